@@ -1,0 +1,116 @@
+"""argv -> text and exit code. The only package that prints, with the one broad ``except``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from typing import NoReturn, Protocol
+
+from mini_kv import __version__
+from mini_kv.core.errors import ConfigurationError, ExitCode, MiniKvError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    # name: (module below mini_kv.cli, one line of help). A module is imported only when it is run.
+    "doctor": ("doctor", "say what this machine has, what it lacks and what to do about it"),
+    "validate-task": ("validate_task", "check Task Cards and name every error with file and line"),
+    "verify": ("verify", "build, check and time one candidate; archive the evidence; give the verdict"),
+    "promote-baseline": ("promote_baseline", "make a baseline from a complete, correct, stable attempt"),
+    "rebuild-index": ("rebuild_index", "recreate the index from the attempts' folders"),
+    "leaderboard": ("leaderboard", "rank the latest valid attempt of every candidate"),
+    "schema": ("schema", "print or write the JSON Schema of a record"),
+}
+
+DESCRIPTION = "Verify a C++/CUDA PyTorch operator against its Task Card."
+
+EXIT_CODES = """\
+exit codes:
+  0 accepted            4 correctness or contract     7 integrity
+  2 configuration       5 benchmark                  70 fault of mini-kv itself
+  3 build or load       6 regression
+"""
+
+
+class Command(Protocol):
+    """What every module below ``mini_kv.cli`` offers."""
+
+    EXAMPLE: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's own options."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it, print the result to stdout, return the exit code."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError("USAGE", f"{message} (see '{self.prog} --help')")
+
+
+def _top_help() -> str:
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
+    return (
+        f"usage: mini-kv COMMAND [options]\n\n{DESCRIPTION}\n\ncommands:\n{rows}\n\n"
+        f"options:\n  --help     show this text; 'mini-kv COMMAND --help' shows a command's options\n"
+        f"  --version  show the version\n\n{EXIT_CODES}"
+    )
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_top_help(), end="")
+        return ExitCode.ACCEPTED if argv else ExitCode.CONFIGURATION
+    if argv[0] in ("-V", "--version"):
+        print(f"mini-kv {__version__}")
+        return ExitCode.ACCEPTED
+    name = argv[0]
+    if name not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        raise ConfigurationError("USAGE", f"'{name}' is not a command of mini-kv; the commands are {known}.")
+    module_name, summary = COMMANDS[name]
+    command: Command = importlib.import_module(f"mini_kv.cli.{module_name}")  # type: ignore[assignment]
+    parser = _Parser(
+        prog=f"mini-kv {name}",
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=f"example:\n  {command.EXAMPLE}\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(argv[1:]))
+
+
+def report_error(error: MiniKvError) -> int:
+    """Print one sentence (and every problem) to stderr and return the error's exit code."""
+    print(f"mini-kv: {error.message}", file=sys.stderr)
+    if isinstance(error, ConfigurationError):
+        for problem in error.problems:
+            print(f"  {problem}", file=sys.stderr)
+    return error.exit_code
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; never raises but ``SystemExit`` from argparse's own ``--help``."""
+    try:
+        return int(_dispatch(sys.argv[1:] if argv is None else argv))
+    except MiniKvError as error:
+        return report_error(error)
+    except KeyboardInterrupt:
+        print("mini-kv: interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of stdout left (``| head``): nothing is wrong here, and nothing can be printed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return ExitCode.ACCEPTED
+    except Exception as error:
+        if os.environ.get("MINI_KV_TRACEBACK"):
+            raise
+        print(
+            f"mini-kv: fault of mini-kv itself: {type(error).__name__}: {error} "
+            "(set MINI_KV_TRACEBACK=1 to see where; please report it)",
+            file=sys.stderr,
+        )
+        return ExitCode.INTERNAL

@@ -1,0 +1,137 @@
+"""Task Card and candidate manifest: what is tested, and what claims to pass."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mini_kv.core.record import Record
+
+SCHEMA_VERSION = "1.0.0"
+
+IDENTIFIER = r"^[a-z][a-z0-9_]{0,63}$"
+SEMANTIC_VERSION = r"^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)$"
+IMPORT_PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
+DISPATCHER_NAME = r"^[A-Za-z_][A-Za-z0-9_]*::[A-Za-z_][A-Za-z0-9_]*$"
+
+Identifier = Annotated[str, Meta(pattern=IDENTIFIER)]
+SemanticVersion = Annotated[str, Meta(pattern=SEMANTIC_VERSION)]
+ImportPath = Annotated[str, Meta(pattern=IMPORT_PATH)]
+DispatcherName = Annotated[str, Meta(pattern=DISPATCHER_NAME)]
+RelativePath = Annotated[str, Meta(min_length=1, max_length=512)]
+
+DTypeName = Literal["float16", "bfloat16", "float32", "float64", "int32", "int64"]
+DeviceRequest = Literal["cuda", "cpu", "auto"]
+DeviceKind = Literal["cuda", "cpu"]
+
+Scalar = bool | int | float | str
+ParamValue = Scalar | tuple[Scalar, ...]
+
+
+class CaseKind(enum.Enum):
+    """The input classes of SPEC's ``cases[].kind``."""
+
+    CORE = "core"
+    BOUNDARY = "boundary"
+    VALUE = "value"
+    LAYOUT = "layout"
+    ILLEGAL = "illegal"
+    BENCHMARK = "benchmark"
+
+
+class Raises(Record, kw_only=True):
+    """What an illegal case must raise: the exception's class name and a part of its message."""
+
+    exception: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")]
+    message: Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class Case(Record, kw_only=True):
+    """One input class. ``params`` goes to the input factory as it stands."""
+
+    id: Identifier
+    kind: CaseKind
+    params: dict[str, ParamValue]
+    raises: Raises | None = None
+
+
+class Tolerance(Record, kw_only=True):
+    """``|candidate - reference| <= atol + rtol * |reference|``, element by element."""
+
+    rtol: Annotated[float, Meta(ge=0.0, le=1.0)]
+    atol: Annotated[float, Meta(ge=0.0)]
+
+
+class Contract(Record, kw_only=True):
+    """What the candidate must keep beyond the right numbers."""
+
+    functional: bool = True
+    opcheck: bool = True
+    gradcheck: bool = True
+    deterministic: bool = True
+    streams: bool = True
+
+
+class BenchmarkPlan(Record, kw_only=True):
+    """What is timed and how often: ``repeats`` x ``iterations`` samples a side and case."""
+
+    case_ids: Annotated[tuple[Identifier, ...], Meta(min_length=1)]
+    primary_case_id: Identifier
+    warmup: Annotated[int, Meta(ge=1, le=10_000)] = 20
+    iterations: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    repeats: Annotated[int, Meta(ge=1, le=100)] = 5
+    cache: Literal["cold", "hot"] = "cold"
+
+
+class TaskCard(Record, kw_only=True):
+    """One Task Card, already validated; paths are project-relative POSIX strings."""
+
+    schema_version: str
+    task_id: Identifier
+    operator: Identifier
+    operator_version: SemanticVersion
+    reference: ImportPath
+    input_factory: ImportPath
+    candidate: RelativePath
+    device: DeviceRequest
+    cases: Annotated[tuple[Case, ...], Meta(min_length=1, max_length=4096)]
+    tolerances: dict[DTypeName, Tolerance]
+    contract: Contract
+    benchmark: BenchmarkPlan
+
+    def case(self, case_id: str) -> Case:
+        """Return the case with that id; raises ``KeyError``."""
+        for case in self.cases:
+            if case.id == case_id:
+                return case
+        raise KeyError(case_id)
+
+
+class CandidateManifest(Record, kw_only=True):
+    """``candidate.yaml``: what the candidate is called, built from, and claims."""
+
+    schema_version: str
+    candidate_id: Identifier
+    operator: Identifier
+    version: SemanticVersion
+    dispatcher: DispatcherName
+    schema: Annotated[str, Meta(min_length=3, max_length=2000)]
+    sources: Annotated[tuple[RelativePath, ...], Meta(min_length=1, max_length=64)]
+    cxx_flags: tuple[str, ...] = ()
+    cuda_flags: tuple[str, ...] = ()
+    backends: Annotated[tuple[Literal["cpu", "cuda", "meta"], ...], Meta(min_length=1)]
+    autograd: bool
+    python: RelativePath | None = None
+    kernel_name_regex: Annotated[str, Meta(min_length=1, max_length=200)]
+    dtypes: Annotated[tuple[DTypeName, ...], Meta(min_length=1)]
+
+
+def suite_hash(card: TaskCard) -> str:
+    """Hash everything in a card that changes what is measured (not the candidate, not the device)."""
+    from mini_kv.core.canonical import canonical_sha256
+
+    measured = msgspec.structs.replace(card, candidate="-", device="auto")
+    return canonical_sha256(measured)

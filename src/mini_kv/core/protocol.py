@@ -1,0 +1,329 @@
+"""What judge and workers say to each other: JSON headers with raw byte payloads, never pickle.
+
+A frame is ``MAGIC | header length (u32) | payload count (u32) | payload lengths (u64 each) | header |
+payloads``, all little-endian. Limits are checked before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mini_kv.core.card import DeviceKind, ParamValue, Tolerance
+from mini_kv.core.record import Record
+from mini_kv.core.results import Numerics
+from mini_kv.core.tensors import Argument, OutputSpec
+
+MAGIC = b"mkv1"
+PREFIX = struct.Struct("<4sII")
+MAX_HEADER_BYTES = 8 << 20
+MAX_PAYLOADS = 4096
+DEFAULT_MAX_FRAME_BYTES = 4 << 30
+
+
+class ProtocolError(Exception):
+    """A peer sent something that is not a frame of this protocol."""
+
+
+# --------------------------------------------------------------------------- requests, both
+
+
+class Hello(Record, kw_only=True, tag="hello"):
+    """First request: pick the device and say what the process is."""
+
+    device: DeviceKind
+    threads: Annotated[int, Meta(ge=1)]
+
+
+class Shutdown(Record, kw_only=True, tag="shutdown"):
+    """Leave with exit code 0."""
+
+
+class PrepareTiming(Record, kw_only=True, tag="prepare_timing"):
+    """Give the process the rotating argument sets of one timed case (payloads: all storages)."""
+
+    case_id: str
+    argument_sets: tuple[tuple[Argument, ...], ...]
+
+
+class TimeBatch(Record, kw_only=True, tag="time_batch"):
+    """Take ``iterations`` samples of the prepared case after ``warmup`` untimed calls."""
+
+    case_id: str
+    warmup: int
+    iterations: int
+    calls_per_sample: int
+    cache: Literal["cold", "hot"]
+
+
+class MeasureTimer(Record, kw_only=True, tag="measure_timer"):
+    """Measure the timer itself: empty-call floor, tick, copy bandwidth."""
+
+    cache: Literal["cold", "hot"]
+
+
+class DropTiming(Record, kw_only=True, tag="drop_timing"):
+    """Free what PrepareTiming and TimeBatch hold."""
+
+    case_id: str
+
+
+# --------------------------------------------------------------------------- requests, oracle
+
+
+class LoadReference(Record, kw_only=True, tag="load_reference"):
+    """Import the card's reference and input factory."""
+
+    reference: str
+    input_factory: str
+
+
+class MakeCase(Record, kw_only=True, tag="make_case"):
+    """Make the inputs of a case from a seed and keep the expected values under ``key``.
+
+    ``expect_values`` is false for illegal cases, of which the reference is not asked.
+    """
+
+    key: str
+    params: dict[str, ParamValue]
+    seed: str
+    expect_values: bool
+
+
+class Compare(Record, kw_only=True, tag="compare"):
+    """Compare outputs (payloads: contiguous bytes, one an output) with the expected values of ``key``."""
+
+    key: str
+    outputs: tuple[OutputSpec, ...]
+    tolerances: dict[str, Tolerance]
+
+
+# --------------------------------------------------------------------------- requests, candidate
+
+
+class LoadCandidate(Record, kw_only=True, tag="load_candidate"):
+    """Open the library, import the Python file if there is one, look the operator up."""
+
+    library: str
+    library_sha256: str
+    python: str | None
+    dispatcher: str
+    schema: str
+
+
+class RunCase(Record, kw_only=True, tag="run_case"):
+    """Call the operator once (payloads: input storages) with poisoned allocator memory."""
+
+    key: str
+    arguments: tuple[Argument, ...]
+    poison: Annotated[int, Meta(ge=0, le=255)]
+    poison_bytes: tuple[int, ...]
+
+
+class CheckContract(Record, kw_only=True, tag="check_contract"):
+    """Run one contract check on the given arguments (payloads: input storages)."""
+
+    check: str
+    arguments: tuple[Argument, ...]
+    dtype: str | None = None
+
+
+class FetchTimedOutput(Record, kw_only=True, tag="fetch_timed_output"):
+    """Return the output of one timed call (and which argument set it used)."""
+
+    case_id: str
+    sample: int
+
+
+Request = (
+    Hello
+    | Shutdown
+    | PrepareTiming
+    | TimeBatch
+    | MeasureTimer
+    | DropTiming
+    | LoadReference
+    | MakeCase
+    | Compare
+    | LoadCandidate
+    | RunCase
+    | CheckContract
+    | FetchTimedOutput
+)
+
+
+# --------------------------------------------------------------------------- replies
+
+
+class Ready(Record, kw_only=True, tag="ready"):
+    """Answer to Hello."""
+
+    torch: str
+    torch_cuda: str | None
+    device: str
+    device_count: int
+    compute_capability: str | None = None
+    device_name: str | None = None
+    total_memory_bytes: int | None = None
+    multiprocessors: int | None = None
+    l2_bytes: int | None = None
+
+
+class Done(Record, kw_only=True, tag="done"):
+    """Asked and done; nothing to tell."""
+
+
+class Failed(Record, kw_only=True, tag="failed"):
+    """The request could not be carried out: whose fault it is follows from the request."""
+
+    code: str
+    message: str
+    traceback: str = ""
+
+
+class ReferenceLoaded(Record, kw_only=True, tag="reference_loaded"):
+    """Answer to LoadReference; ``source_sha256`` hashes the modules' source files."""
+
+    source_sha256: str
+    has_cost_model: bool
+
+
+class ExpectedOutput(Record, kw_only=True):
+    """What the plan demands of one output."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+
+
+class CaseMade(Record, kw_only=True, tag="case_made"):
+    """Answer to MakeCase (payloads: input storages)."""
+
+    arguments: tuple[Argument, ...]
+    expected: tuple[ExpectedOutput, ...]
+    bytes_moved: int | None
+    flops: int | None
+    reference_within_tolerance: bool
+
+
+class Compared(Record, kw_only=True, tag="compared"):
+    """Answer to Compare."""
+
+    numerics: Numerics
+
+
+class CandidateLoaded(Record, kw_only=True, tag="candidate_loaded"):
+    """Answer to LoadCandidate: the schema and kernels the dispatcher really has."""
+
+    schema: str
+    kernels: dict[str, bool]
+
+
+class Ran(Record, kw_only=True, tag="ran"):
+    """The call returned (payloads: outputs as contiguous bytes, then the input storages after it)."""
+
+    outputs: tuple[OutputSpec, ...]
+    input_blobs: tuple[int, ...]
+
+
+class Raised(Record, kw_only=True, tag="raised"):
+    """The call raised; ``types`` is the exception's method resolution order, by name."""
+
+    types: tuple[str, ...]
+    message: str
+
+
+class ContractAnswer(Record, kw_only=True, tag="contract_answer"):
+    """Answer to CheckContract: one verdict a sub-check."""
+
+    results: dict[str, str | None]
+
+
+class TimerMeasured(Record, kw_only=True, tag="timer_measured"):
+    """Answer to MeasureTimer. Floors and ticks in microseconds, bandwidth in GB/s (1e9 bytes)."""
+
+    floor_us: float
+    tick_us: float
+    copy_gb_per_s: float | None
+    l2_bytes: int | None
+
+
+class Timed(Record, kw_only=True, tag="timed"):
+    """Answer to TimeBatch; exposed samples are given by index."""
+
+    samples_us: tuple[float, ...]
+    launch_exposed: tuple[int, ...]
+    calls_per_sample: int
+    floor_us: float
+
+
+class TimedOutput(Record, kw_only=True, tag="timed_output"):
+    """Answer to FetchTimedOutput (payloads as in Ran, without inputs)."""
+
+    argument_set: int
+    outputs: tuple[OutputSpec, ...]
+
+
+Reply = (
+    Ready
+    | Done
+    | Failed
+    | ReferenceLoaded
+    | CaseMade
+    | Compared
+    | CandidateLoaded
+    | Ran
+    | Raised
+    | ContractAnswer
+    | TimerMeasured
+    | Timed
+    | TimedOutput
+)
+
+Message = Request | Reply
+
+_ENCODER = msgspec.json.Encoder()
+_REQUESTS = msgspec.json.Decoder(Request)
+_REPLIES = msgspec.json.Decoder(Reply)
+
+
+def encode_prefix(header: bytes, payload_sizes: tuple[int, ...]) -> bytes:
+    """Return the fixed part of a frame that carries ``header`` and payloads of these sizes."""
+    sizes = struct.pack(f"<{len(payload_sizes)}Q", *payload_sizes)
+    return PREFIX.pack(MAGIC, len(header), len(payload_sizes)) + sizes
+
+
+def encode_message(message: Message) -> bytes:
+    """Return a message's header bytes."""
+    return _ENCODER.encode(message)
+
+
+def decode_request(header: bytes) -> Request:
+    """Decode a request header; raises :class:`ProtocolError`."""
+    try:
+        return _REQUESTS.decode(header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"not a request of this protocol: {error}") from error
+
+
+def decode_reply(header: bytes) -> Reply:
+    """Decode a reply header; raises :class:`ProtocolError`."""
+    try:
+        return _REPLIES.decode(header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"not a reply of this protocol: {error}") from error
+
+
+def parse_prefix(raw: bytes) -> tuple[int, int]:
+    """Return (header bytes, payload count); raises :class:`ProtocolError`."""
+    magic, header_bytes, payloads = PREFIX.unpack(raw)
+    if magic != MAGIC:
+        raise ProtocolError("the frame does not begin with this protocol's magic")
+    if header_bytes > MAX_HEADER_BYTES:
+        raise ProtocolError(f"a header of {header_bytes} bytes passes the limit of {MAX_HEADER_BYTES}")
+    if payloads > MAX_PAYLOADS:
+        raise ProtocolError(f"{payloads} payloads pass the limit of {MAX_PAYLOADS}")
+    return header_bytes, payloads

@@ -1,0 +1,434 @@
+"""What each stage leaves: frozen records, each with its status, code and evidence."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from mini_kv.core.card import CaseKind, DeviceKind, ParamValue
+from mini_kv.core.record import Record
+from mini_kv.core.tensors import OutputSpec
+
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Status(enum.Enum):
+    """The state of one axis or one check. Only explicit evidence gives PASS."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INVALID = "INVALID"
+    ERROR = "ERROR"
+    UNVERIFIED = "UNVERIFIED"
+    SKIPPED = "SKIPPED"
+
+
+class Finding(Record, kw_only=True):
+    """Why something is not PASS, or worth a remark: code, sentence, evidence."""
+
+    code: str
+    message: str
+    evidence: tuple[str, ...] = ()
+
+
+# --------------------------------------------------------------------------- environment
+
+
+class GpuFacts(Record, kw_only=True):
+    """Facts of one GPU as NVML and torch give them; jittery readings stay out of the key."""
+
+    index: int
+    name: str
+    uuid: str | None
+    compute_capability: str
+    total_memory_bytes: int
+    multiprocessors: int | None = None
+    l2_bytes: int | None = None
+    memory_clock_mhz: int | None = None
+    memory_bus_bits: int | None = None
+    power_limit_w: float | None = None
+    ecc: bool | None = None
+
+
+class ToolFact(Record, kw_only=True):
+    """One tool found (or not) on this machine."""
+
+    name: str
+    path: str | None
+    version: str | None
+
+
+class Environment(Record, kw_only=True):
+    """``environment.json``. ``key`` hashes ``KEY_FIELDS`` and nothing that jitters."""
+
+    schema_version: str
+    key: Sha256
+    device: DeviceKind
+    os: str
+    kernel: str
+    machine: str
+    cpu_model: str
+    cpu_count: int
+    memory_bytes: int
+    python: str
+    mini_kv: str
+    torch: str
+    torch_cuda: str | None
+    driver: str | None
+    gpus: tuple[GpuFacts, ...]
+    tools: tuple[ToolFact, ...]
+    timer_plan: str
+    isolation: str
+
+
+# --------------------------------------------------------------------------- compile
+
+
+class BuildUnit(Record, kw_only=True):
+    """One compiler invocation. Paths in ``command`` are project-relative where they can be."""
+
+    source: str
+    command: tuple[str, ...]
+    returncode: int
+    elapsed_s: float
+
+
+class Build(Record, kw_only=True):
+    """``compile.json``: the build that was used, or why there is none.
+
+    ``library`` is project-relative; ``library_sha256`` is of the file that the worker opened.
+    """
+
+    schema_version: str
+    status: Status
+    code: str | None
+    message: str | None
+    key: Sha256
+    cached: bool
+    elapsed_s: float
+    device: DeviceKind
+    library: str | None
+    library_sha256: Sha256 | None
+    library_bytes: int | None
+    torch: str
+    cxx: str | None
+    cuda_compiler: str | None
+    arch_list: tuple[str, ...]
+    units: tuple[BuildUnit, ...]
+    source_sha256: dict[str, Sha256]
+    first_error: str | None = None
+
+
+# --------------------------------------------------------------------------- correctness
+
+
+class Mismatch(Record, kw_only=True):
+    """One wrong element; values as text because they may be NaN or infinite."""
+
+    output: int
+    index: tuple[int, ...]
+    expected: str
+    actual: str
+
+
+class Numerics(Record, kw_only=True):
+    """Errors over every element, recorded passing or not. Non-finite pairs are counted apart.
+
+    ``max_abs_error`` and ``max_rel_error`` compare with the FP64 reference; ``max_error_eps`` is
+    ``max(|candidate - reference64| / (eps(dtype) * max(|reference64|, tiny(dtype))))``.
+    ``reference_*`` are the same figures for the reference at the working dtype.
+    """
+
+    element_count: int
+    mismatch_count: int
+    nonfinite_mismatch_count: int
+    max_abs_error: float | None
+    max_rel_error: float | None
+    max_error_eps: float | None
+    reference_max_abs_error: float | None
+    reference_max_error_eps: float | None
+    first_mismatches: tuple[Mismatch, ...]
+
+
+class Round(Record, kw_only=True):
+    """One call of one case: with the fixed seed, or with a secret one archived afterwards."""
+
+    name: str
+    seed: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")]
+    status: Status
+    findings: tuple[Finding, ...]
+    numerics: Numerics | None
+    outputs: tuple[OutputSpec, ...]
+    output_sha256: tuple[Sha256, ...]
+    raised: str | None = None
+
+
+class CaseResult(Record, kw_only=True):
+    """One case of the plan: present for every case, whatever the workers said."""
+
+    case_id: str
+    kind: CaseKind
+    status: Status
+    code: str | None
+    message: str | None
+    rounds: tuple[Round, ...]
+    inputs: tuple[str, ...]
+    worker: int
+    elapsed_s: float
+
+
+class ContractCheck(Record, kw_only=True):
+    """One contract question (opcheck.test_schema, gradcheck, ...) with its own answer."""
+
+    name: str
+    case_id: str | None
+    status: Status
+    code: str | None
+    message: str | None
+    elapsed_s: float
+
+
+class Correctness(Record, kw_only=True):
+    """``correctness.json``."""
+
+    schema_version: str
+    status: Status
+    device: DeviceKind
+    planned_cases: int
+    passed_cases: int
+    cases: tuple[CaseResult, ...]
+    contract: tuple[ContractCheck, ...]
+    workers_started: int
+    workers_lost: int
+    elapsed_s: float
+
+
+# --------------------------------------------------------------------------- benchmark
+
+
+class Series(Record, kw_only=True):
+    """Raw samples of one side and case, in the order taken, and what follows from them.
+
+    ``samples_us[r][i]`` is sample ``i`` of repeat ``r``. ``net_p50_us`` is ``p50_us`` less this
+    process's own empty-call floor. ``robust_cv`` is SPEC 6's: of the repeat P50s, with the tick floor.
+    """
+
+    samples_us: tuple[tuple[float, ...], ...]
+    calls_per_sample: int
+    launch_exposed: int
+    p50_us: float
+    p95_us: float
+    min_us: float
+    mean_us: float
+    std_us: float
+    cv: float
+    floor_us: float
+    tick_us: float
+    net_p50_us: float
+    repeat_p50_us: tuple[float, ...]
+    repeat_p95_us: tuple[float, ...]
+    mad_us: float
+    robust_cv: float
+    robust_cv_p95: float
+
+
+class BenchmarkCase(Record, kw_only=True):
+    """One timed case. ``stable`` is the quality gate's word; ``findings`` says why not."""
+
+    case_id: str
+    status: Status
+    stable: bool
+    findings: tuple[Finding, ...]
+    params: dict[str, ParamValue]
+    candidate: Series | None
+    reference: Series | None
+    speedup: float | None
+    bytes_moved: int | None
+    flops: int | None
+    gb_per_s: float | None
+    gflop_per_s: float | None
+    percent_of_copy_bandwidth: float | None
+    floor_bound_us: float | None
+    checked_outputs: int
+    tries: int
+    batch_order: tuple[str, ...]
+
+
+class Benchmark(Record, kw_only=True):
+    """``benchmark.json``."""
+
+    schema_version: str
+    status: Status
+    device: DeviceKind
+    timer: str
+    cache: Literal["cold", "hot"]
+    stable: bool
+    cases: tuple[BenchmarkCase, ...]
+    primary_case_id: str
+    geomean_speedup: float | None
+    copy_gb_per_s: float | None
+    l2_bytes: int | None
+    telemetry: tuple[Finding, ...]
+    elapsed_s: float
+
+
+# --------------------------------------------------------------------------- regression
+
+
+class Decision(enum.Enum):
+    """The gate's vocabulary (SPEC 7)."""
+
+    PASS = "PASS"
+    PASS_WITH_WARNING = "PASS_WITH_WARNING"
+    SLOWER = "SLOWER"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    INCOMPARABLE = "INCOMPARABLE"
+    NO_BASELINE = "NO_BASELINE"
+
+
+class CaseComparison(Record, kw_only=True):
+    """Current against baseline for one case; ratios are current / baseline, > 1 is slower."""
+
+    case_id: str
+    decision: Decision
+    code: str
+    message: str
+    p50_ratio: float | None
+    p95_ratio: float | None
+    reference_ratio: float | None
+
+
+class Regression(Record, kw_only=True):
+    """``regression.json``."""
+
+    schema_version: str
+    decision: Decision
+    code: str
+    message: str
+    baseline: str | None
+    baseline_sha256: Sha256 | None
+    cases: tuple[CaseComparison, ...]
+
+
+# --------------------------------------------------------------------------- attempt
+
+
+class ArchivedFile(Record, kw_only=True):
+    """One file of an attempt's folder, by POSIX path relative to it."""
+
+    path: str
+    sha256: Sha256
+    size_bytes: int
+
+
+class Axis(Record, kw_only=True):
+    """One axis of the verdict."""
+
+    name: str
+    status: Status
+    code: str | None
+    message: str | None
+
+
+class Attempt(Record, kw_only=True):
+    """``attempt.json``: the verdict and the hash of every other file in the folder."""
+
+    schema_version: str
+    attempt_id: str
+    task_id: str
+    operator: str
+    operator_version: str
+    candidate_id: str
+    candidate_version: str
+    candidate_folder: str
+    device: DeviceKind | None
+    suite_sha256: Sha256
+    environment_key: Sha256 | None
+    build_key: Sha256 | None
+    reference_sha256: Sha256 | None
+    started_at: str
+    elapsed_s: float
+    stage_elapsed_s: dict[str, float]
+    complete: bool
+    accepted: bool
+    exit_code: int
+    axes: tuple[Axis, ...]
+    findings: tuple[Finding, ...]
+    secret_seeds: dict[str, str]
+    benchmark_stable: bool | None
+    geomean_speedup: float | None
+    primary_p50_us: float | None
+    files: tuple[ArchivedFile, ...]
+
+
+class IndexRow(Record, kw_only=True):
+    """One attempt as the index knows it; ``attempt_sha256`` is of ``attempt.json`` itself."""
+
+    task_id: str
+    attempt_id: str
+    path: str
+    attempt_sha256: Sha256
+    candidate_id: str
+    device: DeviceKind | None
+    suite_sha256: Sha256
+    environment_key: Sha256 | None
+    started_at: str
+    complete: bool
+    accepted: bool
+    benchmark_stable: bool | None
+    geomean_speedup: float | None
+    primary_p50_us: float | None
+    exit_code: int
+
+
+class ArtifactIndex(Record, kw_only=True):
+    """``artifact_index.json``: every attempt found in the folders, ordered by task and id."""
+
+    schema_version: str
+    attempts: tuple[IndexRow, ...]
+
+
+class LeaderboardRow(Record, kw_only=True):
+    """One ranked candidate."""
+
+    rank: int
+    candidate_id: str
+    candidate_version: str
+    attempt_id: str
+    geomean_speedup: float
+    primary_p50_us: float | None
+    started_at: str
+
+
+class LeaderboardGroup(Record, kw_only=True):
+    """Rows that may be compared: same task, suite and environment key."""
+
+    task_id: str
+    suite_sha256: Sha256
+    environment_key: Sha256
+    device: DeviceKind
+    environment: str
+    rows: tuple[LeaderboardRow, ...]
+
+
+class Leaderboard(Record, kw_only=True):
+    """What ``mini-kv leaderboard --json`` prints."""
+
+    schema_version: str
+    groups: tuple[LeaderboardGroup, ...]
+
+
+class Baseline(Record, kw_only=True):
+    """A promoted attempt: raw samples, sources and everything comparison needs."""
+
+    schema_version: str
+    promoted_at: str
+    attempt: Attempt
+    attempt_sha256: Sha256
+    environment: Environment
+    benchmark: Benchmark
+    sources: dict[str, str]
+    sources_sha256: dict[str, Sha256]

@@ -1,0 +1,84 @@
+"""Tensors as facts and bytes: how arguments and results cross a process boundary."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from mini_kv.core.record import Record
+
+ITEM_SIZE_BYTES: dict[str, int] = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "bool": 1,
+}
+
+NonNegative = Annotated[int, Meta(ge=0)]
+
+
+class TensorSpec(Record, kw_only=True, tag="tensor"):
+    """A strided view into one storage. ``storage_offset`` and ``strides`` count elements.
+
+    ``storage_bytes`` is the length of the storage's payload, ``blob`` its index among the payloads of
+    the message (storages are sent whole: the gaps between a strided tensor's elements too).
+    """
+
+    shape: tuple[NonNegative, ...]
+    strides: tuple[NonNegative, ...]
+    storage_offset: NonNegative
+    dtype: str
+    device: str
+    storage_bytes: NonNegative
+    blob: NonNegative
+
+
+class ScalarArg(Record, kw_only=True, tag="scalar"):
+    """A non-tensor argument. Non-finite floats travel as text in ``special``."""
+
+    value: bool | int | float | str | None = None
+    special: str | None = None
+
+
+class AbsentArg(Record, kw_only=True, tag="absent"):
+    """An optional argument that is ``None``."""
+
+
+Argument = TensorSpec | ScalarArg | AbsentArg
+
+
+class OutputSpec(Record, kw_only=True):
+    """What a call returned, as the candidate's process tells it; the judge checks it against the plan."""
+
+    shape: tuple[NonNegative, ...]
+    strides: tuple[int, ...]
+    storage_offset: NonNegative
+    dtype: str
+    device: str
+    aliases_input: int | None
+    blob: NonNegative | None
+
+
+def element_count(shape: tuple[int, ...]) -> int:
+    """Return the number of elements of a shape (1 for a 0-dimensional tensor)."""
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return PyTorch's row-major strides: extents of 0 count as 1."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
