@@ -1,0 +1,114 @@
+"""Files on disk: written whole or not at all, hashed, published by rename."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+from pathlib import Path
+
+from mini_kv.core.errors import InternalError
+from mini_kv.core.record import to_json
+
+HASH_CHUNK_BYTES = 1 << 20
+
+
+def write_bytes_atomic(path: Path, raw: bytes) -> None:
+    """Replace ``path`` with ``raw``: a reader sees the old file or the new one, never a part.
+
+    The temporary file lies in the same folder (``os.replace`` must not cross file systems), its bytes
+    reach the disk before its name does. Raises ``OSError``; leaves no temporary file behind.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with open(partial, "xb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    fsync_folder(path.parent)
+
+
+def write_json_atomic(path: Path, record: object) -> None:
+    """Write a record as indented JSON with :func:`write_bytes_atomic`."""
+    write_bytes_atomic(path, to_json(record))
+
+
+def sha256_file(path: Path) -> str:
+    """Return the lower-case hex SHA-256 of a file's bytes, read in chunks. Raises ``OSError``."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as stream:
+        while chunk := stream.read(HASH_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable. File systems that cannot sync a folder are left alone."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def publish_folder(partial: Path, final: Path) -> None:
+    """Rename ``partial`` to ``final`` in one step, after its files have reached the disk.
+
+    ``final`` must not exist (an empty folder counts as absent for ``rename(2)``, so it is checked
+    first): raises ``FileExistsError``. Both must lie on one file system.
+    """
+    if os.path.lexists(final):
+        raise FileExistsError(f"{final} exists already and is never replaced")
+    for folder, _, names in os.walk(partial):
+        for name in names:
+            _fsync_file(os.path.join(folder, name))
+        fsync_folder(Path(folder))
+    os.rename(partial, final)
+    fsync_folder(final.parent)
+
+
+def _fsync_file(path: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return  # a symbolic link or a file that may not be read: there are no bytes of ours to sync
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # a pipe or device cannot be synced
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(folder: Path, inside: Path) -> None:
+    """Delete ``folder`` and all it holds; refuse anything that does not lie strictly inside ``inside``.
+
+    A symbolic link is unlinked and never followed; a folder that is gone already is no error. Read-only
+    subfolders (a candidate's build may leave them) are made writable first.
+    """
+    parent = folder.parent.resolve()
+    root = inside.resolve()
+    if folder.name in ("", ".", "..") or not (parent == root or root in parent.parents):
+        raise InternalError("UNSAFE_DELETE", f"{folder} does not lie inside {inside}, so it is not deleted")
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink(missing_ok=True)
+        return
+    if not folder.exists():
+        return
+    for name, _, _ in os.walk(folder):
+        mode = os.lstat(name).st_mode
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(name, mode | stat.S_IRWXU)
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        shutil.rmtree(folder)
