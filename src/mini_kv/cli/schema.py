@@ -1,0 +1,56 @@
+"""``mini-kv schema``: print or write the JSON Schema of the records."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from mini_kv.core.errors import ConfigurationError, ExitCode
+from mini_kv.core.schemas import RECORDS, schema_file_name, schema_text
+
+EXAMPLE = "mini-kv schema task_card"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's own options."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the record; --list shows the names")
+    parser.add_argument("--list", action="store_true", help="list the names, one a line")
+    parser.add_argument("--write", metavar="DIR", type=Path, help="write every schema into DIR")
+    parser.add_argument("--json", action="store_true", help="with --list: print the names as a JSON array")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print one schema, list the names or write all files; exactly one of the three."""
+    asked = [arguments.name is not None, arguments.list, arguments.write is not None]
+    if sum(asked) != 1:
+        raise ConfigurationError("USAGE", "Give one of NAME, --list or --write DIR (see 'mini-kv schema --help').")
+    if arguments.json and not arguments.list:
+        raise ConfigurationError("USAGE", "--json goes with --list; a schema is printed as JSON anyway.")
+    if arguments.list:
+        print(json.dumps(list(RECORDS)) if arguments.json else "\n".join(RECORDS))
+    elif arguments.write is not None:
+        _write_all(arguments.write)
+    elif arguments.name in RECORDS:
+        sys.stdout.write(schema_text(arguments.name))
+    else:
+        known = ", ".join(RECORDS)
+        raise ConfigurationError("USAGE", f"'{arguments.name}' is not a record with a schema; the names are {known}.")
+    return ExitCode.ACCEPTED
+
+
+def _write_all(folder: Path) -> None:
+    from mini_kv.system.files import write_bytes_atomic
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in RECORDS:
+            path = folder / schema_file_name(name)
+            raw = schema_text(name).encode("utf-8")
+            state = "unchanged" if path.is_file() and path.read_bytes() == raw else "written"
+            if state == "written":
+                write_bytes_atomic(path, raw)
+            print(f"{state:<9}  {path}")
+    except OSError as error:
+        raise ConfigurationError("SCHEMA_WRITE", f"Cannot write the schemas into {folder}: {error}.") from error
