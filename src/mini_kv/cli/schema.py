@@ -41,16 +41,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_all(folder: Path) -> None:
+    for name in RECORDS:
+        path = folder / schema_file_name(name)
+        try:
+            changed = _write_where_changed(path, schema_text(name).encode("utf-8"))
+        except OSError as error:
+            raise ConfigurationError("SCHEMA_WRITE", f"Cannot write {path}: {error.strerror}.") from error
+        print(f"{'written' if changed else 'unchanged':<9}  {path}")
+
+
+def _write_where_changed(path: Path, raw: bytes) -> bool:
     from mini_kv.system.files import write_bytes_atomic
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in RECORDS:
-            path = folder / schema_file_name(name)
-            raw = schema_text(name).encode("utf-8")
-            state = "unchanged" if path.is_file() and path.read_bytes() == raw else "written"
-            if state == "written":
-                write_bytes_atomic(path, raw)
-            print(f"{state:<9}  {path}")
-    except OSError as error:
-        raise ConfigurationError("SCHEMA_WRITE", f"Cannot write the schemas into {folder}: {error}.") from error
+    if path.is_file() and path.read_bytes() == raw:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes_atomic(path, raw)
+    return True

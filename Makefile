@@ -1,0 +1,55 @@
+# Everything a checkout needs, from a machine with Python 3.11-3.13 and g++ only.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+TASK ?= tasks/vector_add.yaml
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+CANDIDATE_SOURCES = $(shell find candidates -type f \( -name '*.cpp' -o -name '*.cu' -o -name '*.h' -o -name '*.cuh' \) 2>/dev/null | LC_ALL=C sort)
+
+.PHONY: help setup demo test check fix lock bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## make or refresh .venv from the hashed locks (MINI_KV_PYTHON, MINI_KV_NVCC=1)
+	@bash scripts/setup.sh
+
+demo: setup ## verify one shipped candidate from end to end (TASK=tasks/rmsnorm.yaml for another)
+	@$(BIN)/mini-kv verify --task $(TASK)
+
+test: setup ## run the tests (PYTEST_ARGS="-k name", JOBS=4)
+	@$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+# Every check runs, whatever an earlier one found: one run shows all there is to mend.
+check: setup ## format, lint, types, layers, schemas and committed data; changes nothing
+	@failed=(); \
+	run() { local name=$$1; shift; echo "== $$name"; "$$@" || failed+=("$$name"); }; \
+	run format $(BIN)/ruff format --check --quiet; \
+	run lint $(BIN)/ruff check --quiet; \
+	$(if $(CANDIDATE_SOURCES),run clang-format $(BIN)/clang-format --dry-run -Werror $(CANDIDATE_SOURCES);) \
+	run types $(BIN)/mypy; \
+	run layers $(BIN)/lint-imports --no-logo; \
+	run schemas $(BIN)/python scripts/validate_schemas.py; \
+	if (( $${#failed[@]} )); then echo "check: failed: $${failed[*]} ('make fix' mends formatting and schemas)" >&2; exit 1; fi; \
+	echo "check: all passed"
+
+fix: setup ## rewrite what can be: formatting, imports, schemas
+	@$(BIN)/ruff check --fix --quiet || true
+	@$(BIN)/ruff format
+	@$(if $(CANDIDATE_SOURCES),$(BIN)/clang-format -i $(CANDIDATE_SOURCES))
+	@$(BIN)/mini-kv schema --write schemas | { grep -v '^unchanged' || true; }
+
+lock: setup ## resolve the requirements again (LOCK_ARGS=--upgrade for the newest releases)
+	@bash scripts/lock.sh $(LOCK_ARGS)
+
+bench: setup ## run the project's own benchmarks
+	@if [ -f scripts/bench.sh ]; then bash scripts/bench.sh; else echo "bench: there is no scripts/bench.sh yet" >&2; exit 2; fi
+
+clean: ## delete builds and caches; keeps .venv and artifacts
+	@rm -rf .build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find src tests scripts -type d -name __pycache__ -prune -exec rm -rf {} +
