@@ -79,6 +79,7 @@ class LoadReference(Record, kw_only=True, tag="load_reference"):
 
     reference: str
     input_factory: str
+    tolerances: dict[str, Tolerance]
 
 
 class MakeCase(Record, kw_only=True, tag="make_case"):
@@ -98,7 +99,19 @@ class Compare(Record, kw_only=True, tag="compare"):
 
     key: str
     outputs: tuple[OutputSpec, ...]
-    tolerances: dict[str, Tolerance]
+
+
+class Forget(Record, kw_only=True, tag="forget"):
+    """Free the inputs and expected values of ``key``."""
+
+    key: str
+
+
+class PrepareReferenceTiming(Record, kw_only=True, tag="prepare_reference_timing"):
+    """Time the reference on the inputs that were made under ``keys``."""
+
+    case_id: str
+    keys: tuple[str, ...]
 
 
 # --------------------------------------------------------------------------- requests, candidate
@@ -124,11 +137,14 @@ class RunCase(Record, kw_only=True, tag="run_case"):
 
 
 class CheckContract(Record, kw_only=True, tag="check_contract"):
-    """Run one contract check on the given arguments (payloads: input storages)."""
+    """Run one contract check on the given argument sets (payloads: all storages).
+
+    Every check uses the first set; ``dynamic_shapes`` compares all of them.
+    """
 
     check: str
-    arguments: tuple[Argument, ...]
-    dtype: str | None = None
+    argument_sets: Annotated[tuple[tuple[Argument, ...], ...], Meta(min_length=1)]
+    autograd: bool
 
 
 class FetchTimedOutput(Record, kw_only=True, tag="fetch_timed_output"):
@@ -148,6 +164,8 @@ Request = (
     | LoadReference
     | MakeCase
     | Compare
+    | Forget
+    | PrepareReferenceTiming
     | LoadCandidate
     | RunCase
     | CheckContract
@@ -230,10 +248,14 @@ class Ran(Record, kw_only=True, tag="ran"):
 
 
 class Raised(Record, kw_only=True, tag="raised"):
-    """The call raised; ``types`` is the exception's method resolution order, by name."""
+    """The call raised; ``types`` is the exception's method resolution order, by name.
+
+    ``device_lost`` says that the device no longer works in this process, so it must be replaced.
+    """
 
     types: tuple[str, ...]
     message: str
+    device_lost: bool
 
 
 class ContractAnswer(Record, kw_only=True, tag="contract_answer"):
@@ -252,12 +274,14 @@ class TimerMeasured(Record, kw_only=True, tag="timer_measured"):
 
 
 class Timed(Record, kw_only=True, tag="timed"):
-    """Answer to TimeBatch; exposed samples are given by index."""
+    """Answer to TimeBatch; exposed samples and samples whose output is kept are given by index."""
 
     samples_us: tuple[float, ...]
     launch_exposed: tuple[int, ...]
+    kept: tuple[int, ...]
     calls_per_sample: int
     floor_us: float
+    tick_us: float
 
 
 class TimedOutput(Record, kw_only=True, tag="timed_output"):

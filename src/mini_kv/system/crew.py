@@ -1,0 +1,179 @@
+"""Seats for the two workers of a run: who sits there may be lost and replaced, the seat stays.
+
+The candidate's seat replaces a lost worker by a fresh one that has opened the same library; from the
+first loss on, a spare is kept importing torch in the background, so that a candidate that crashes in
+every case does not cost an import each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mini_kv.core import protocol as p
+from mini_kv.core.errors import ConfigurationError, InternalError
+from mini_kv.system.workers import Answer, Lost, Nursery, Payload, Worker
+
+# Importing torch and opening a GPU takes 3-9 s on a slow or busy machine; this only bounds a hang.
+START_TIMEOUT_S = 180.0
+LOAD_TIMEOUT_S = 120.0
+
+
+class CandidateSeat:
+    """The candidate worker of a run."""
+
+    def __init__(self, nursery: Nursery, hello: p.Hello) -> None:
+        self._nursery = nursery
+        self._hello = hello
+        self._load_request: p.LoadCandidate | None = None
+        self._worker = nursery.start("candidate")
+        self._spare: Worker | None = None
+        self.ready: p.Ready | None = None
+        self.losses = 0
+        self.number = 1
+
+    def greet(self) -> p.Ready | p.Failed | Lost:
+        """Wait until the first worker has imported torch and opened the device."""
+        outcome = self._worker.request(self._hello, timeout_s=START_TIMEOUT_S)
+        match outcome:
+            case Answer(reply=p.Ready() as ready):
+                self.ready = ready
+                return ready
+            case Answer(reply=p.Failed() as failed):
+                return failed
+            case Answer():
+                raise InternalError("PROTOCOL", "a worker answered Hello with something else")
+            case Lost():
+                return outcome
+
+    def load(self, request: p.LoadCandidate) -> p.CandidateLoaded | p.Failed | Lost:
+        """Open the library in the seated worker, and in every later one."""
+        self._load_request = request
+        return self._load_into(self._worker)
+
+    def ask(
+        self,
+        message: p.Request,
+        payloads: Sequence[Payload] = (),
+        *,
+        timeout_s: float,
+        max_reply_bytes: int = p.DEFAULT_MAX_FRAME_BYTES,
+    ) -> Answer | Lost:
+        """Ask the seated worker, a fresh one if the last was lost."""
+        if not self._worker.alive:
+            replaced = self._replace()
+            if isinstance(replaced, Lost):
+                return replaced
+        outcome = self._worker.request(
+            message, payloads, timeout_s=timeout_s, max_reply_bytes=max_reply_bytes
+        )
+        if isinstance(outcome, Lost):
+            self._after_loss()
+        return outcome
+
+    def retire(self) -> None:
+        """Give up the seated worker (its device is gone); the next request meets a fresh one."""
+        self._worker.close()
+        self._after_loss()
+
+    def close(self) -> None:
+        """End the seated worker and the spare."""
+        self._worker.close()
+        if self._spare is not None:
+            self._spare.close()
+
+    def _after_loss(self) -> None:
+        self.losses += 1
+        self._nursery.sweep()
+        if self._spare is None:
+            self._spare = self._nursery.start("candidate")
+
+    def _replace(self) -> Lost | None:
+        fresh, self._spare = self._spare or self._nursery.start("candidate"), None
+        self._worker = fresh
+        self.number += 1
+        outcome = fresh.request(self._hello, timeout_s=START_TIMEOUT_S)
+        if isinstance(outcome, Lost):
+            return outcome
+        if isinstance(outcome.reply, p.Failed):
+            return _as_lost(outcome.reply)
+        loaded = self._load_into(fresh)
+        self._spare = self._nursery.start("candidate")
+        match loaded:
+            case p.CandidateLoaded():
+                return None
+            case p.Failed():
+                return _as_lost(loaded)
+            case Lost():
+                return loaded
+
+    def _load_into(self, worker: Worker) -> p.CandidateLoaded | p.Failed | Lost:
+        if self._load_request is None:
+            raise InternalError("ORDER", "a candidate was asked before its library was named")
+        outcome = worker.request(self._load_request, timeout_s=LOAD_TIMEOUT_S)
+        match outcome:
+            case Lost():
+                return outcome
+            case Answer(reply=p.CandidateLoaded() as loaded):
+                return loaded
+            case Answer(reply=p.Failed() as failed):
+                return failed
+            case Answer():
+                return p.Failed(code="PROTOCOL_VIOLATION", message="the worker answered something else")
+
+
+class OracleSeat:
+    """The oracle of a run. Its failures are the card's or the machine's, so they are raised."""
+
+    def __init__(self, nursery: Nursery, hello: p.Hello) -> None:
+        self._hello = hello
+        self._worker = nursery.start("oracle")
+
+    def greet(self) -> p.Ready:
+        """Wait until torch is imported and the device opened; raises ``ConfigurationError``."""
+        reply = self._reply(self._hello, (), START_TIMEOUT_S)
+        if isinstance(reply.reply, p.Ready):
+            return reply.reply
+        raise ConfigurationError("DEVICE_UNUSABLE", _text(reply.reply))
+
+    def load(self, request: p.LoadReference) -> p.ReferenceLoaded:
+        """Import the reference and the input factory; raises ``ConfigurationError``."""
+        reply = self._reply(request, (), LOAD_TIMEOUT_S).reply
+        if isinstance(reply, p.ReferenceLoaded):
+            return reply
+        raise ConfigurationError(
+            "REFERENCE_NOT_IMPORTABLE",
+            f"the card's reference '{request.reference}' or input factory '{request.input_factory}' "
+            f"cannot be imported: {_text(reply)}",
+        )
+
+    def ask(
+        self, message: p.Request, payloads: Sequence[Payload] = (), *, timeout_s: float
+    ) -> Answer:
+        """Ask the oracle; raises ``InternalError`` when it is lost. ``Failed`` is a reply like others."""
+        return self._reply(message, payloads, timeout_s)
+
+    def close(self) -> None:
+        """End the oracle."""
+        self._worker.close()
+
+    def _reply(self, message: p.Request, payloads: Sequence[Payload], timeout_s: float) -> Answer:
+        outcome = self._worker.request(message, payloads, timeout_s=timeout_s)
+        if isinstance(outcome, Lost):
+            raise InternalError(
+                "ORACLE_LOST",
+                f"the oracle was lost while it answered {type(message).__name__} "
+                f"({outcome.code}: {outcome.message}); last output: {outcome.output[-600:]!r}",
+            )
+        return outcome
+
+
+def _as_lost(failed: p.Failed) -> Lost:
+    return Lost(code=failed.code, message=failed.message, output=failed.traceback)
+
+
+def _text(reply: p.Reply) -> str:
+    if isinstance(reply, p.Failed):
+        return f"{reply.code}: {reply.message}"
+    return f"unexpected answer {type(reply).__name__}"
+
+

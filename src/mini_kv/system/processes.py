@@ -1,0 +1,79 @@
+"""Owning processes whole: adopt orphans, kill trees, leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> bool:
+    """Make this process the reaper of all descendants, so that a double fork cannot escape it."""
+    return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+def _parents() -> dict[int, int]:
+    # One pass over /proc: the kernel's own list of children is a build option that is often off.
+    parents: dict[int, int] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                # The command name (field 2) is in parentheses and may itself hold any character.
+                fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+    return parents
+
+
+def children(parent: int) -> tuple[int, ...]:
+    """Return the direct children of a process, zombies included."""
+    return tuple(process for process, of in _parents().items() if of == parent)
+
+
+def descendants(parent: int) -> tuple[int, ...]:
+    """Return all descendants of a process, nearest first."""
+    parents = _parents()
+    found = [process for process, of in parents.items() if of == parent]
+    for ancestor in found:
+        found += [process for process, of in parents.items() if of == ancestor]
+    return tuple(found)
+
+
+def kill_group(leader: int) -> None:
+    """Send SIGKILL to a process group; one that is gone is fine."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def kill_descendants(leader: int) -> int:
+    """Kill a process, its group and every descendant, whatever session they fled to."""
+    fled = descendants(leader)
+    kill_group(leader)
+    killed = 0
+    for process in (leader, *fled):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process, signal.SIGKILL)
+            killed += 1
+    return killed
+
+
+def sweep_orphans(known: frozenset[int]) -> int:
+    """Kill and reap children of this process that it did not start itself; return how many.
+
+    Only an adopted orphan of a worker is such a child: its parent has died and it was re-parented
+    here (:func:`adopt_orphans`). Killing one may orphan more, so this repeats until none is left.
+    """
+    swept = 0
+    for _ in range(100):
+        strays = [process for process in children(os.getpid()) if process not in known]
+        if not strays:
+            break
+        for process in strays:
+            kill_descendants(process)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process, 0)
+            swept += 1
+    return swept

@@ -1,0 +1,284 @@
+"""The judge's end of a worker: start it, ask it, and know for certain how it ended.
+
+Nothing a candidate's process does is an exception here: a crash, a hang, a flood or a forged frame
+comes back as :class:`Lost`, with a code and the evidence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mini_kv.core import protocol
+from mini_kv.core.protocol import ProtocolError, Reply, Request
+from mini_kv.system.processes import kill_descendants, sweep_orphans
+
+Payload = bytes | bytearray | memoryview
+
+OUTPUT_LIMIT_BYTES = 8 << 20
+OUTPUT_KEPT_BYTES = 32 << 10
+_EXIT_GRACE_S = 2.0
+
+_BOOT = (
+    "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
+    "from mini_kv.worker.main import main; main(a['role'], a['fd'], a['parent'])"
+)
+# What a worker may inherit. Everything else (LD_PRELOAD, PYTHONPATH, credentials) stays outside.
+_ENVIRONMENT = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_HOME",
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A well-formed reply."""
+
+    reply: Reply
+    payloads: list[bytearray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """The worker is gone (or was killed) and gave no answer."""
+
+    code: str
+    message: str
+    output: str
+
+
+class _Drain(threading.Thread):
+    """Reads a worker's stdout and stderr for ever: keeps the ends, counts all, kills a flood."""
+
+    def __init__(self, descriptor: int, leader: int) -> None:
+        super().__init__(daemon=True)
+        self._descriptor = descriptor
+        self._leader = leader
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.flooded = False
+
+    def run(self) -> None:
+        total = 0
+        while chunk := os.read(self._descriptor, 1 << 16):
+            total += len(chunk)
+            room = OUTPUT_KEPT_BYTES - len(self._head)
+            self._head += chunk[: max(room, 0)]
+            self._tail = (self._tail + chunk[max(room, 0) :])[-OUTPUT_KEPT_BYTES:]
+            if total > OUTPUT_LIMIT_BYTES and not self.flooded:
+                self.flooded = True
+                kill_descendants(self._leader)
+        os.close(self._descriptor)
+
+    def text(self) -> str:
+        """Return what was kept, oldest first."""
+        gap = b"\n[...]\n" if len(self._tail) >= OUTPUT_KEPT_BYTES else b""
+        return (bytes(self._head) + gap + bytes(self._tail)).decode("utf-8", "replace")
+
+
+class Worker:
+    """One running worker process."""
+
+    def __init__(self, role: str, scratch: Path, import_path: Sequence[str]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        reader, writer = os.pipe()
+        options = {"path": list(import_path), "role": role, "fd": theirs.fileno(), "parent": os.getpid()}
+        scratch.mkdir(parents=True, exist_ok=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-X", "faulthandler", "-c", _BOOT, json.dumps(options)],
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+            stderr=writer,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+            cwd=scratch,
+            env=_environment(scratch),
+        )
+        os.close(writer)
+        theirs.close()
+        self.pid = self._process.pid
+        self._socket = ours
+        self._pidfd = os.pidfd_open(self.pid)
+        self._drain = _Drain(reader, self.pid)
+        self._drain.start()
+        self._lost: Lost | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests still make sense."""
+        return self._lost is None
+
+    def request(
+        self,
+        message: Request,
+        payloads: Sequence[Payload] = (),
+        *,
+        timeout_s: float,
+        max_reply_bytes: int = protocol.DEFAULT_MAX_FRAME_BYTES,
+    ) -> Answer | Lost:
+        """Ask and wait; whatever goes wrong ends the worker and comes back as :class:`Lost`."""
+        if self._lost is not None:
+            return self._lost
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._send(message, payloads, deadline)
+            return self._receive(deadline, max_reply_bytes)
+        except TimeoutError:
+            return self._lose("TIMEOUT", f"no answer within {timeout_s:g} s; the process was killed")
+        except ProtocolError as error:
+            return self._lose("PROTOCOL_VIOLATION", f"the process sent something malformed: {error}")
+        except (EOFError, ConnectionError, BrokenPipeError):
+            return self._lose_to_death()
+
+    def close(self) -> None:
+        """Ask the process to leave, then make sure of it and of everything it started."""
+        if self._lost is None:
+            try:
+                self._send(protocol.Shutdown(), (), time.monotonic() + _EXIT_GRACE_S)
+                self._wait(_EXIT_GRACE_S)
+            except (TimeoutError, ConnectionError, EOFError):
+                pass
+        self._end()
+
+    def output(self) -> str:
+        """Return what the process printed so far (its ends)."""
+        return self._drain.text()
+
+    def _send(self, message: Request, payloads: Sequence[Payload], deadline: float) -> None:
+        header = protocol.encode_message(message)
+        sizes = tuple(memoryview(payload).nbytes for payload in payloads)
+        for part in (protocol.encode_prefix(header, sizes) + header, *payloads):
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            self._socket.sendall(part)
+
+    def _receive(self, deadline: float, limit: int) -> Answer:
+        prefix = bytes(self._exactly(protocol.PREFIX.size, deadline))
+        header_bytes, count = protocol.parse_prefix(prefix)
+        sizes = struct.unpack(f"<{count}Q", self._exactly(8 * count, deadline))
+        if sum(sizes) > limit:
+            raise ProtocolError(f"payloads of {sum(sizes)} bytes where at most {limit} are expected")
+        reply = protocol.decode_reply(bytes(self._exactly(header_bytes, deadline)))
+        return Answer(reply=reply, payloads=[self._exactly(size, deadline) for size in sizes])
+
+    def _exactly(self, size: int, deadline: float) -> bytearray:
+        buffer = bytearray(size)
+        view = memoryview(buffer)
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(self._pidfd, select.POLLIN)
+        while view:
+            ready = dict(poll.poll(max((deadline - time.monotonic()) * 1000.0, 0.0)))
+            if self._socket.fileno() in ready:
+                received = self._socket.recv_into(view)
+                if received == 0:
+                    raise EOFError
+                view = view[received:]
+            elif ready:
+                # The process is gone, though a child of it may still hold the socket open.
+                raise EOFError
+            else:
+                raise TimeoutError
+        return buffer
+
+    def _wait(self, timeout_s: float) -> None:
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError from error
+
+    def _lose_to_death(self) -> Lost:
+        try:
+            self._wait(_EXIT_GRACE_S)
+        except TimeoutError:
+            return self._lose("CHANNEL_CLOSED", "the process closed its channel to the judge but lives on")
+        code = self._process.returncode
+        if self._drain.flooded:
+            return self._lose(
+                "OUTPUT_FLOOD", f"the process printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB and was killed"
+            )
+        if code < 0:
+            name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
+            return self._lose("CRASHED", f"the process died from signal {name}")
+        return self._lose("EXITED", f"the process left with exit code {code} before it answered")
+
+    def _lose(self, code: str, message: str) -> Lost:
+        self._end()
+        self._drain.join(0.5)
+        self._lost = Lost(code=code, message=message, output=self._drain.text())
+        return self._lost
+
+    def _end(self) -> None:
+        kill_descendants(self.pid)
+        self._process.wait()
+        self._socket.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if self._lost is None:
+            self._lost = Lost(code="CLOSED", message="the worker was closed", output="")
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    home = str(scratch)
+    return kept | {
+        "HOME": home,
+        "TMPDIR": home,
+        "XDG_CACHE_HOME": home,
+        "TORCHINDUCTOR_CACHE_DIR": f"{home}/inductor",
+        "TRITON_CACHE_DIR": f"{home}/triton",
+        "CUDA_CACHE_PATH": f"{home}/nv",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+class Nursery:
+    """Starts workers and, at the end, makes sure that none of them and none of theirs is left."""
+
+    def __init__(self, scratch: Path, import_path: Sequence[str]) -> None:
+        self._scratch = scratch
+        self._import_path = tuple(import_path)
+        self._workers: list[Worker] = []
+        self._lock = threading.Lock()
+
+    @property
+    def started(self) -> int:
+        """How many workers were started so far."""
+        return len(self._workers)
+
+    def start(self, role: str) -> Worker:
+        """Start a worker in a scratch folder of its own."""
+        with self._lock:
+            number = len(self._workers)
+            worker = Worker(role, self._scratch / f"{number:03d}-{role}", self._import_path)
+            self._workers.append(worker)
+        return worker
+
+    def close(self) -> int:
+        """End every worker and sweep what they left; return how many strays there were."""
+        with self._lock:
+            for worker in self._workers:
+                worker.close()
+            return sweep_orphans(frozenset())
+
+    def sweep(self) -> int:
+        """Kill what lost workers left behind; only while no other child of the judge runs."""
+        with self._lock:
+            return sweep_orphans(frozenset(worker.pid for worker in self._workers if worker.alive))

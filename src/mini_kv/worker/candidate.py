@@ -1,0 +1,190 @@
+"""The candidate worker: opens the library and calls the operator. It holds no expected value."""
+
+from __future__ import annotations
+
+import hashlib
+import runpy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from mini_kv.core import protocol as p
+from mini_kv.core.tensors import TensorSpec
+from mini_kv.worker.channel import Payload
+from mini_kv.worker.contract import CHECKS
+from mini_kv.worker.device import open_device
+from mini_kv.worker.storage import as_outputs, describe_outputs, import_arguments, storage_bytes
+from mini_kv.worker.timed_cases import TimedCases
+
+Answer = tuple[p.Reply, Sequence[Payload]]
+
+_DISPATCH_KEYS = ("CPU", "CUDA", "Meta", "AutogradCPU", "AutogradCUDA", "Autograd",
+                  "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+_POISON_COPIES = 4
+
+
+class LoadError(Exception):
+    """The library could not be opened or does not hold the operator; ``code`` says which."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Candidate:
+    """State of the candidate's process."""
+
+    def __init__(self) -> None:
+        self._device = torch.device("cpu")
+        self._operator: Callable[..., object] | None = None
+        self._timed: TimedCases | None = None
+
+    def answer(self, request: p.Request, payloads: Sequence[bytearray]) -> Answer:
+        """Carry out one request; what the candidate raises in a case is a reply, not an exception."""
+        match request:
+            case p.Hello():
+                self._device, ready = open_device(request)
+                return ready, ()
+            case p.LoadCandidate():
+                return self._load(request), ()
+            case p.RunCase():
+                return self._run(request, payloads)
+            case p.CheckContract():
+                return self._check(request, payloads), ()
+            case p.PrepareTiming():
+                sets = [import_arguments(arguments, payloads) for arguments in request.argument_sets]
+                self._timing().prepare(request.case_id, self._need(), sets)
+                return p.Done(), ()
+            case p.TimeBatch() | p.MeasureTimer() | p.DropTiming() | p.FetchTimedOutput():
+                return self._timing().answer(request)
+            case _:
+                raise ValueError(f"a candidate worker does not answer {type(request).__name__}")
+
+    def _timing(self) -> TimedCases:
+        if self._timed is None:
+            self._timed = TimedCases(self._device)
+        return self._timed
+
+    def _need(self) -> Callable[..., object]:
+        if self._operator is None:
+            raise ValueError("LoadCandidate comes first")
+        return self._operator
+
+    def _load(self, request: p.LoadCandidate) -> p.Reply:
+        try:
+            return self._open(request)
+        except LoadError as error:
+            return p.Failed(code=error.code, message=str(error))
+
+    def _open(self, request: p.LoadCandidate) -> p.CandidateLoaded:
+        namespace, _, name = request.dispatcher.partition("::")
+        if _has_schema(request.dispatcher):
+            raise LoadError(
+                "OPERATOR_ALREADY_REGISTERED",
+                f"torch already has an operator '{request.dispatcher}' before the candidate is loaded; "
+                "a dispatcher name must be the candidate's own",
+            )
+        digest = hashlib.sha256(Path(request.library).read_bytes()).hexdigest()
+        if digest != request.library_sha256:
+            raise LoadError("LIBRARY_CHANGED", "the library on disk is not the one that was built")
+        try:
+            torch.ops.load_library(request.library)
+        except (OSError, RuntimeError, ImportError) as error:
+            raise LoadError("LIBRARY_DOES_NOT_LOAD", str(error)) from error
+        if not _has_schema(request.dispatcher):
+            raise LoadError(
+                "OPERATOR_NOT_REGISTERED",
+                f"the library loads but registers no operator '{request.dispatcher}'",
+            )
+        if request.python is not None:
+            self._run_python(request.python)
+        overload = getattr(getattr(getattr(torch.ops, namespace), name), "default", None)
+        if overload is None:
+            raise LoadError(
+                "OPERATOR_NOT_REGISTERED",
+                f"'{request.dispatcher}' is registered with named overloads only; the default one is called",
+            )
+        self._operator = overload
+        kernels = {
+            key: torch._C._dispatch_has_kernel_for_dispatch_key(request.dispatcher, key)
+            for key in _DISPATCH_KEYS
+        }
+        return p.CandidateLoaded(schema=str(overload._schema), kernels=kernels)
+
+    def _run_python(self, path: str) -> None:
+        try:
+            runpy.run_path(path, run_name="mini_kv_candidate")
+        except BaseException as error:  # SystemExit too: the file is the candidate's
+            raise LoadError(
+                "PYTHON_FILE_FAILED", f"the candidate's Python file raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _run(self, request: p.RunCase, payloads: Sequence[bytearray]) -> Answer:
+        arguments = import_arguments(request.arguments, payloads)
+        for size in request.poison_bytes:
+            _poison(size, request.poison, self._device)
+        operator = self._need()
+        try:
+            with torch.no_grad():
+                result = operator(*arguments)
+                self._synchronize()
+            outputs = as_outputs(result)
+            specs, output_payloads = describe_outputs(outputs, arguments)
+        except BaseException as error:  # the operator may raise anything, SystemExit included
+            return self._raised(error), ()
+        after = [storage_bytes(tensor) for tensor in _storages(request, arguments)]
+        first = len(output_payloads)
+        return (
+            p.Ran(outputs=specs, input_blobs=tuple(range(first, first + len(after)))),
+            [*output_payloads, *after],
+        )
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def _raised(self, error: BaseException) -> p.Raised:
+        return p.Raised(
+            types=tuple(kind.__name__ for kind in type(error).__mro__),
+            message=str(error)[:4000],
+            device_lost=not self._device_works(),
+        )
+
+    def _device_works(self) -> bool:
+        try:
+            return float(torch.ones(2, device=self._device).sum().item()) == 2.0
+        except Exception:  # any error here says the same: the device is gone for this process
+            return False
+
+    def _check(self, request: p.CheckContract, payloads: Sequence[bytearray]) -> p.Reply:
+        check = CHECKS[request.check]
+        sets = [import_arguments(arguments, payloads) for arguments in request.argument_sets]
+        results = check(self._need(), sets, request.autograd)
+        return p.ContractAnswer(results=results)
+
+
+def _has_schema(dispatcher: str) -> bool:
+    return bool(torch._C._jit_get_schemas_for_operator(dispatcher))
+
+
+def _storages(request: p.RunCase, arguments: Sequence[object]) -> list[torch.Tensor]:
+    # One tensor for every payload, in payload order, so that the judge can compare byte by byte.
+    by_blob: dict[int, torch.Tensor] = {}
+    for spec, value in zip(request.arguments, arguments, strict=True):
+        if isinstance(spec, TensorSpec) and isinstance(value, torch.Tensor):
+            by_blob.setdefault(spec.blob, value)
+    return [by_blob[blob] for blob in sorted(by_blob)]
+
+
+def _poison(size_bytes: int, pattern: int, device: torch.device) -> None:
+    # The allocator hands freed blocks of a size out again: an output that is never written shows this.
+    if size_bytes == 0:
+        return
+    held = [
+        torch.full((size_bytes,), pattern, dtype=torch.uint8, device=device) for _ in range(_POISON_COPIES)
+    ]
+    del held
+
+
+__all__ = ["Candidate"]

@@ -1,0 +1,200 @@
+"""Contract checks that need torch's own machinery, run in a candidate worker apart from numerics.
+
+Every check takes the operator, argument sets on the device under test and whether the candidate
+claims autograd, and returns one entry a question: ``None`` for kept, a sentence for broken.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+
+Operator = Callable[..., object]
+Arguments = list[object]
+Results = dict[str, str | None]
+Check = Callable[[Operator, Sequence[Arguments], bool], Results]
+
+_HOLD_CYCLES = 40_000_000  # about 20 ms on the GPUs of today: far longer than any host enqueue
+_MESSAGE_LIMIT = 2000
+
+
+def _tensors(arguments: Arguments) -> list[torch.Tensor]:
+    return [value for value in arguments if isinstance(value, torch.Tensor)]
+
+
+def _outputs(result: object) -> list[torch.Tensor]:
+    values = result if isinstance(result, tuple | list) else [result]
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _sentence(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"{type(error).__name__}: {text}"[:_MESSAGE_LIMIT]
+
+
+def _guarded(action: Callable[[], str | None]) -> str | None:
+    try:
+        return action()
+    except Exception as error:  # whatever the operator or torch raises is the answer
+        return _sentence(error)
+
+
+def _requiring_grad(arguments: Arguments) -> Arguments:
+    return [
+        value.detach().requires_grad_(True)
+        if isinstance(value, torch.Tensor) and value.dtype.is_floating_point
+        else value
+        for value in arguments
+    ]
+
+
+def opcheck(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
+    """``torch.library.opcheck``: schema, autograd registration, FakeTensor, AOT dispatch (dynamic)."""
+    arguments = _requiring_grad(sets[0]) if autograd else sets[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answers = torch.library.opcheck(operator, tuple(arguments), raise_exception=False)  # type: ignore[arg-type]
+    return {
+        f"opcheck.{name}": None if answer == "SUCCESS" else _failure_text(answer)
+        for name, answer in answers.items()
+    }
+
+
+def _failure_text(answer: object) -> str:
+    return _sentence(answer) if isinstance(answer, BaseException) else str(answer)[:_MESSAGE_LIMIT]
+
+
+def gradcheck(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
+    """``torch.autograd.gradcheck`` at float64 against central differences."""
+
+    def run() -> str | None:
+        inputs = [
+            value.detach().to(torch.float64).requires_grad_(True)
+            if isinstance(value, torch.Tensor) and value.dtype.is_floating_point
+            else value
+            for value in sets[0]
+        ]
+        plain = operator(*inputs)
+        if not any(output.requires_grad for output in _outputs(plain)):
+            return "no output carries a gradient although inputs require one: no autograd formula is registered"
+        torch.autograd.gradcheck(operator, tuple(inputs), raise_exception=True)
+        return None
+
+    return {"gradcheck": _guarded(run)}
+
+
+def dynamic_shapes(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
+    """Compile with ``dynamic=True`` for several sizes: one graph, or the Meta function specialises."""
+    graphs = 0
+
+    def counting(module: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., object]:
+        nonlocal graphs
+        graphs += 1
+        return module.forward
+
+    def run() -> str | None:
+        torch._dynamo.reset()
+        compiled = torch.compile(operator, fullgraph=True, dynamic=True, backend=counting)
+        for arguments in sets:
+            for got, want in zip(
+                _outputs(compiled(*arguments)), _outputs(operator(*arguments)), strict=True
+            ):
+                if not torch.equal(got, want):
+                    return "the compiled call gives other values than the eager call"
+        if graphs != 1:
+            return (
+                f"{len(sets)} sizes gave {graphs} graphs under torch.compile(dynamic=True); "
+                "one is expected: the Meta function reads sizes as constants"
+            )
+        return None
+
+    with torch.no_grad():
+        return {"dynamic_shapes": _guarded(run)}
+
+
+def current_stream(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
+    """Call on a side stream that a delay kernel holds; a call that leaves it reads stale inputs."""
+
+    def run() -> str | None:
+        real = sets[0]
+        want = [output.clone() for output in _outputs(operator(*real))]
+        stale = [
+            torch.zeros_like(value) if isinstance(value, torch.Tensor) else value for value in real
+        ]
+        operator(*stale)  # one call first, so that lazy set-up does not wait for the device later
+        torch.cuda.synchronize()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(_HOLD_CYCLES)
+            for target, source in zip(_tensors(stale), _tensors(real), strict=True):
+                target.copy_(source)
+            got = _outputs(operator(*stale))
+            waited = side.query()
+            copies = [output.clone() for output in got]
+        side.synchronize()
+        if waited:
+            return "the call waited for the device: it synchronises inside the operator"
+        if not all(map(torch.equal, copies, want)):
+            return "on a held side stream the call gives other values: it does not use the current stream"
+        return None
+
+    with torch.no_grad():
+        return {"current_stream": _guarded(run)}
+
+
+def graph_capture(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
+    """Capture one call in a CUDA graph, replay it on new inputs, compare bitwise with the eager call."""
+
+    def run() -> str | None:
+        real = sets[0]
+        want = [output.clone() for output in _outputs(operator(*real))]
+        static = [torch.ones_like(v) if isinstance(v, torch.Tensor) else v for v in real]
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(side):
+            operator(*static)
+        side.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = _outputs(operator(*static))
+        for target, source in zip(_tensors(static), _tensors(real), strict=True):
+            target.copy_(source)
+        graph.replay()
+        torch.cuda.synchronize()
+        if not all(map(torch.equal, got, want)):
+            return "a replayed CUDA graph of the call gives other values than the eager call"
+        return None
+
+    with torch.no_grad():
+        return {"graph_capture": _guarded(run)}
+
+
+def second_device(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
+    """Call with inputs on ``cuda:1`` while the current device is 0."""
+
+    def run() -> str | None:
+        want = [output.cpu() for output in _outputs(operator(*sets[0]))]
+        moved = [v.to("cuda:1") if isinstance(v, torch.Tensor) else v for v in sets[0]]
+        got = _outputs(operator(*moved))
+        torch.cuda.synchronize(1)
+        if any(output.device != torch.device("cuda", 1) for output in got):
+            return "with inputs on cuda:1 the output is on another device"
+        if not all(torch.equal(output.cpu(), other) for output, other in zip(got, want, strict=True)):
+            return "on cuda:1 the call gives other values than on cuda:0"
+        if torch.cuda.current_device() != 0:
+            return "the call changed the current device and did not restore it"
+        return None
+
+    with torch.no_grad():
+        return {"second_device": _guarded(run)}
+
+
+CHECKS: dict[str, Check] = {
+    "opcheck": opcheck,
+    "gradcheck": gradcheck,
+    "dynamic_shapes": dynamic_shapes,
+    "current_stream": current_stream,
+    "graph_capture": graph_capture,
+    "second_device": second_device,
+}

@@ -1,0 +1,75 @@
+"""A worker's life: bind to the judge's, import torch, answer requests until told to leave."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Protocol
+
+from mini_kv.core.protocol import Failed, Reply, Request, Shutdown
+from mini_kv.worker.channel import Channel, Payload
+
+_PR_SET_PDEATHSIG = 1
+
+Answer = tuple[Reply, Sequence[Payload]]
+
+
+class Role(Protocol):
+    """What the oracle and the candidate worker have in common."""
+
+    def answer(self, request: Request, payloads: Sequence[bytearray]) -> Answer:
+        """Carry out one request."""
+
+
+def _die_with(parent: int) -> None:
+    # A judge that is killed outright must not leave workers behind, spinning kernels among them.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _role(name: str) -> Role:
+    # torch works without numpy here; its remark about that would head every report's output.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    if name == "oracle":
+        from mini_kv.worker.oracle import Oracle
+
+        return Oracle()
+    from mini_kv.worker.candidate import Candidate
+
+    return Candidate()
+
+
+def main(role: str, descriptor: int, parent: int) -> None:
+    """Serve requests on ``descriptor``; ends with exit code 0 on Shutdown or when the judge is gone."""
+    _die_with(parent)
+    channel = Channel(descriptor)
+    worker = _role(role)
+    while True:
+        try:
+            request, payloads = channel.receive()
+        except EOFError:
+            return
+        if isinstance(request, Shutdown):
+            return
+        try:
+            reply, answer_payloads = worker.answer(request, payloads)
+        except Exception as error:  # the one broad except of this process
+            reply, answer_payloads = _failure(error), ()
+        channel.send(reply, answer_payloads)
+
+
+def _failure(error: Exception) -> Failed:
+    text = "".join(traceback.format_exception(error))
+    return Failed(
+        code=type(error).__name__, message=str(error)[:4000] or repr(error), traceback=text[-16000:]
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

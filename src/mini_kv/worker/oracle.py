@@ -1,0 +1,192 @@
+"""The oracle: makes inputs, runs and times the reference, holds expected values, compares.
+
+It never loads a candidate, and nothing it holds enters a candidate's process but the inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mini_kv.core import protocol as p
+from mini_kv.core.card import ParamValue, Tolerance
+from mini_kv.core.cost import Cost
+from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec, element_count
+from mini_kv.worker.channel import Payload
+from mini_kv.worker.compare import Expected, compare, reference_within_tolerance
+from mini_kv.worker.device import open_device
+from mini_kv.worker.storage import as_outputs, dtype_name, dtype_of, export_arguments
+from mini_kv.worker.timed_cases import TimedCases
+
+Function = Callable[..., object]
+Answer = tuple[p.Reply, Sequence[Payload]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    arguments: tuple[object, ...]
+    expected: tuple[Expected, ...]
+
+
+class Oracle:
+    """State of the oracle process: device, reference, and what it knows a case must give."""
+
+    def __init__(self) -> None:
+        self._device = torch.device("cpu")
+        self._reference: Function | None = None
+        self._factory: Function | None = None
+        self._cost_model: Function | None = None
+        self._tolerances: dict[str, Tolerance] = {}
+        self._kept: dict[str, _Kept] = {}
+        self._timed: TimedCases | None = None
+
+    def answer(self, request: p.Request, payloads: Sequence[bytearray]) -> Answer:
+        """Carry out one request; raises what the reference or factory raises."""
+        match request:
+            case p.Hello():
+                self._device, ready = open_device(request)
+                self._timed = TimedCases(self._device)
+                return ready, ()
+            case p.LoadReference():
+                return self._load(request), ()
+            case p.MakeCase():
+                return self._make(request)
+            case p.Compare():
+                return p.Compared(numerics=self._compare(request, payloads)), ()
+            case p.Forget():
+                self._kept.pop(request.key, None)
+                return p.Done(), ()
+            case p.PrepareReferenceTiming():
+                sets = [self._kept[key].arguments for key in request.keys]
+                self._timing().prepare(request.case_id, self._need(self._reference), sets)
+                return p.Done(), ()
+            case p.TimeBatch() | p.MeasureTimer() | p.DropTiming():
+                return self._timing().answer(request)
+            case _:
+                raise ValueError(f"the oracle does not answer {type(request).__name__}")
+
+    def _timing(self) -> TimedCases:
+        if self._timed is None:
+            raise ValueError("Hello comes first")
+        return self._timed
+
+    def _need(self, function: Function | None) -> Function:
+        if function is None:
+            raise ValueError("LoadReference comes first")
+        return function
+
+    def _load(self, request: p.LoadReference) -> p.ReferenceLoaded:
+        self._tolerances = request.tolerances
+        self._reference = _import(request.reference)
+        self._factory = _import(request.input_factory)
+        module = sys.modules[request.reference.partition(":")[0]]
+        self._cost_model = getattr(module, "cost_model", None)
+        names = [request.reference.partition(":")[0], request.input_factory.partition(":")[0]]
+        return p.ReferenceLoaded(
+            source_sha256=_source_digest(names), has_cost_model=self._cost_model is not None
+        )
+
+    def _make(self, request: p.MakeCase) -> Answer:
+        generator = torch.Generator().manual_seed(int(request.seed, 16) & (2**63 - 1))
+        made = self._need(self._factory)(request.params, generator, self._device)
+        arguments = tuple(made) if isinstance(made, tuple | list) else (made,)
+        described, payloads = export_arguments(arguments)
+        expected: tuple[Expected, ...] = ()
+        if request.expect_values:
+            expected = self._expect(arguments)
+            self._kept[request.key] = _Kept(arguments=arguments, expected=expected)
+        cost = self._cost(request.params) if request.expect_values else None
+        return (
+            p.CaseMade(
+                arguments=described,
+                expected=tuple(
+                    p.ExpectedOutput(
+                        shape=tuple(want.working.shape),
+                        dtype=dtype_name(want.working.dtype),
+                        device=str(want.working.device),
+                    )
+                    for want in expected
+                ),
+                bytes_moved=cost.bytes_moved if cost else None,
+                flops=cost.flops if cost else None,
+                reference_within_tolerance=reference_within_tolerance(expected, self._tolerances),
+            ),
+            payloads,
+        )
+
+    def _expect(self, arguments: tuple[object, ...]) -> tuple[Expected, ...]:
+        reference = self._need(self._reference)
+        with torch.no_grad():
+            working = as_outputs(reference(*_copies(arguments)))
+            exact = as_outputs(reference(*_copies(arguments, upcast=True)))
+        return tuple(
+            Expected(working=low, exact=high.to(torch.float64))
+            for low, high in zip(working, exact, strict=True)
+        )
+
+    def _cost(self, params: Mapping[str, ParamValue]) -> Cost | None:
+        if self._cost_model is None:
+            return None
+        cost = self._cost_model(params)
+        return cost if isinstance(cost, Cost) else None
+
+    def _compare(self, request: p.Compare, payloads: Sequence[bytearray]) -> p.Numerics:
+        kept = self._kept[request.key]
+        actual = [
+            _rebuild(spec, payloads, want.working)
+            for spec, want in zip(request.outputs, kept.expected, strict=True)
+        ]
+        return compare(actual, kept.expected, self._tolerances)
+
+
+def _rebuild(spec: OutputSpec, payloads: Sequence[bytearray], like: torch.Tensor) -> torch.Tensor:
+    # Shape and dtype come from the plan; the payload is only bytes, and of exactly that many.
+    shape = tuple(like.shape)
+    size = element_count(shape) * ITEM_SIZE_BYTES[dtype_name(like.dtype)]
+    payload = payloads[spec.blob] if spec.blob is not None else bytearray()
+    if spec.shape != shape or dtype_of(spec.dtype) != like.dtype or len(payload) != size:
+        raise ValueError("an output's bytes do not fit the plan's shape and dtype")
+    if size == 0:
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    return torch.frombuffer(payload, dtype=like.dtype).reshape(shape).to(like.device)
+
+
+def _copies(arguments: tuple[object, ...], *, upcast: bool = False) -> list[object]:
+    # The reference gets its own copies: one that wrote to an input must not change what is kept.
+    return [
+        (value.to(torch.float64, copy=True) if upcast and value.dtype.is_floating_point else value.clone())
+        if isinstance(value, torch.Tensor)
+        else value
+        for value in arguments
+    ]
+
+
+def _import(path: str) -> Function:
+    module_name, _, name = path.partition(":")
+    function = getattr(importlib.import_module(module_name), name, None)
+    if not callable(function):
+        raise ImportError(f"module '{module_name}' has no function '{name}'")
+    return function  # type: ignore[no-any-return]
+
+
+def _source_digest(modules: Sequence[str]) -> str:
+    # The reference's own modules and those it imported from the same package folder.
+    folders = {Path(inspect.getfile(sys.modules[name])).parent for name in modules}
+    files = {
+        Path(module.__file__)
+        for module in list(sys.modules.values())
+        if getattr(module, "__file__", None) and Path(module.__file__).parent in folders
+    }
+    digest = hashlib.sha256()
+    for file in sorted(files, key=lambda file: file.name):
+        raw = file.read_bytes()
+        digest.update(f"{file.name}\0{len(raw)}\0".encode())
+        digest.update(raw)
+    return digest.hexdigest()

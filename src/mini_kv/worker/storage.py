@@ -1,0 +1,163 @@
+"""Tensors to bytes and back, whole storages, without numpy and without pickle."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+
+import torch
+
+from mini_kv.core.tensors import AbsentArg, Argument, OutputSpec, ScalarArg, TensorSpec
+from mini_kv.worker.channel import Payload
+
+_SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return ``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the torch dtype of a name; raises ``ValueError``."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"'{name}' is not a dtype of torch")
+    return dtype
+
+
+def _memory(tensor: torch.Tensor) -> memoryview:
+    # A view of contiguous CPU memory; the caller keeps the tensor alive while it uses it.
+    size = tensor.numel() * tensor.element_size()
+    if size == 0:
+        return memoryview(b"")
+    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
+
+
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    """Copy a tensor's elements, in row-major order, to bytes on the host."""
+    host = tensor.detach().contiguous().cpu()
+    return bytes(_memory(host))
+
+
+def storage_bytes(tensor: torch.Tensor) -> bytes:
+    """Copy the whole storage behind a tensor, gaps included, to bytes on the host."""
+    if tensor.device.type == "meta":
+        return b""
+    storage = tensor.untyped_storage()
+    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)  # type: ignore[call-overload]
+    return tensor_bytes(flat)
+
+
+def export_arguments(arguments: Sequence[object]) -> tuple[tuple[Argument, ...], list[bytes]]:
+    """Describe call arguments; tensors that share a storage share a payload.
+
+    Raises ``TypeError`` for a type the protocol does not carry.
+    """
+    described: list[Argument] = []
+    payloads: list[bytes] = []
+    blobs: dict[int, int] = {}
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            pointer = argument.untyped_storage().data_ptr()
+            blob = blobs.get(pointer) if pointer else None
+            if blob is None:
+                blob = len(payloads)
+                payloads.append(storage_bytes(argument))
+                if pointer:
+                    blobs[pointer] = blob
+            described.append(
+                TensorSpec(
+                    shape=tuple(argument.shape),
+                    strides=tuple(argument.stride()),
+                    storage_offset=int(argument.storage_offset()),
+                    dtype=dtype_name(argument.dtype),
+                    device=str(argument.device),
+                    storage_bytes=argument.untyped_storage().nbytes(),
+                    blob=blob,
+                )
+            )
+        elif argument is None:
+            described.append(AbsentArg())
+        elif isinstance(argument, float) and not math.isfinite(argument):
+            described.append(ScalarArg(special=str(argument)))
+        elif isinstance(argument, bool | int | float | str):
+            described.append(ScalarArg(value=argument))
+        else:
+            raise TypeError(f"an input factory returned a {type(argument).__name__}; allowed: tensors, "
+                            "int, float, bool, str and None")
+    return tuple(described), payloads
+
+
+def import_arguments(arguments: Sequence[Argument], payloads: Sequence[Payload]) -> list[object]:
+    """Rebuild call arguments in fresh memory on the devices their specs name."""
+    storages: dict[int, torch.Tensor] = {}
+    return [_import_one(argument, payloads, storages) for argument in arguments]
+
+
+def _import_one(
+    argument: Argument, payloads: Sequence[Payload], storages: dict[int, torch.Tensor]
+) -> object:
+    match argument:
+        case AbsentArg():
+            return None
+        case ScalarArg():
+            return _SPECIAL[argument.special] if argument.special is not None else argument.value
+        case TensorSpec():
+            dtype = dtype_of(argument.dtype)
+            if argument.device == "meta":
+                return torch.empty_strided(argument.shape, argument.strides, dtype=dtype, device="meta")
+            flat = storages.get(argument.blob)
+            if flat is None:
+                flat = _fresh_storage(payloads[argument.blob], argument.device)
+                storages[argument.blob] = flat
+            return torch.empty(0, dtype=dtype, device=flat.device).set_(  # type: ignore[call-overload]
+                flat.untyped_storage(), argument.storage_offset, argument.shape, argument.strides
+            )
+
+
+def _fresh_storage(payload: Payload, device: str) -> torch.Tensor:
+    if memoryview(payload).nbytes == 0:
+        return torch.empty(0, dtype=torch.uint8, device=device)
+    source = torch.frombuffer(payload, dtype=torch.uint8)
+    return source.clone() if device == "cpu" else source.to(device)
+
+
+def describe_outputs(
+    outputs: Sequence[torch.Tensor], inputs: Sequence[object]
+) -> tuple[tuple[OutputSpec, ...], list[bytes]]:
+    """Describe and copy results; ``aliases_input`` names the input whose storage a result shares."""
+    pointers = {
+        tensor.untyped_storage().data_ptr(): position
+        for position, tensor in enumerate(inputs)
+        if isinstance(tensor, torch.Tensor) and tensor.device.type != "meta"
+    }
+    pointers.pop(0, None)
+    specs: list[OutputSpec] = []
+    payloads: list[bytes] = []
+    for output in outputs:
+        on_meta = output.device.type == "meta"
+        specs.append(
+            OutputSpec(
+                shape=tuple(output.shape),
+                strides=tuple(output.stride()),
+                storage_offset=int(output.storage_offset()),
+                dtype=dtype_name(output.dtype),
+                device=str(output.device),
+                aliases_input=None if on_meta else pointers.get(output.untyped_storage().data_ptr()),
+                blob=None if on_meta else len(payloads),
+            )
+        )
+        if not on_meta:
+            payloads.append(tensor_bytes(output))
+    return tuple(specs), payloads
+
+
+def as_outputs(result: object) -> list[torch.Tensor]:
+    """Normalise what an operator returned to a list of tensors; raises ``TypeError``."""
+    values = list(result) if isinstance(result, tuple | list) else [result]
+    for value in values:
+        if type(value) is not torch.Tensor:
+            raise TypeError(f"the operator returned a {type(value).__name__}, not a torch.Tensor")
+    return values

@@ -1,0 +1,93 @@
+"""Prepared cases and their kept outputs: the timing part that oracle and candidate worker share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from mini_kv.core import protocol as p
+from mini_kv.worker.channel import Payload
+from mini_kv.worker.storage import as_outputs, describe_outputs
+from mini_kv.worker.timing import CudaTimer, timer_for
+
+Call = Callable[..., object]
+
+
+@dataclass(kw_only=True)
+class _Prepared:
+    call: Call
+    sets: list[Sequence[object]]
+    outputs: dict[int, object] = field(default_factory=dict)
+    calls_per_sample: int = 1
+
+
+class TimedCases:
+    """The timed cases of one process, by case id."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._timer = timer_for(device)
+        self._cases: dict[str, _Prepared] = {}
+
+    def prepare(self, case_id: str, call: Call, sets: Sequence[Sequence[object]]) -> None:
+        """Make a case ready to be timed with rotating argument sets."""
+        self._cases[case_id] = _Prepared(call=call, sets=list(sets))
+
+    def answer(
+        self, request: p.TimeBatch | p.MeasureTimer | p.DropTiming | p.FetchTimedOutput
+    ) -> tuple[p.Reply, Sequence[Payload]]:
+        """Carry out one timing request; raises ``KeyError`` for a case that was not prepared."""
+        match request:
+            case p.TimeBatch():
+                return self._batch(request), ()
+            case p.MeasureTimer():
+                return self._measure(request), ()
+            case p.DropTiming():
+                self._cases.pop(request.case_id, None)
+                return p.Done(), ()
+            case p.FetchTimedOutput():
+                return self._fetch(request)
+
+    def _batch(self, request: p.TimeBatch) -> p.Timed:
+        case = self._cases[request.case_id]
+        case.outputs.clear()
+        with torch.no_grad():
+            batch = self._timer.batch(
+                case.call,
+                case.sets,
+                warmup=request.warmup,
+                iterations=request.iterations,
+                calls_per_sample=request.calls_per_sample,
+                cache=request.cache,
+            )
+        case.outputs.update(batch.outputs)
+        case.calls_per_sample = batch.calls_per_sample
+        return p.Timed(
+            samples_us=batch.samples_us,
+            launch_exposed=batch.launch_exposed,
+            kept=tuple(batch.outputs),
+            calls_per_sample=batch.calls_per_sample,
+            floor_us=batch.floor_us,
+            tick_us=batch.tick_us,
+        )
+
+    def _measure(self, request: p.MeasureTimer) -> p.TimerMeasured:
+        floor_us, tick = self._timer.floor(request.cache)
+        return p.TimerMeasured(
+            floor_us=floor_us,
+            tick_us=tick,
+            copy_gb_per_s=self._timer.copy_gb_per_s(),
+            l2_bytes=self._timer.l2_bytes if isinstance(self._timer, CudaTimer) else None,
+        )
+
+    def _fetch(self, request: p.FetchTimedOutput) -> tuple[p.Reply, Sequence[Payload]]:
+        case = self._cases[request.case_id]
+        # The last call of a sample is the one whose result was kept.
+        position = (request.sample + 1) * case.calls_per_sample - 1
+        used = position % len(case.sets)
+        outputs, payloads = describe_outputs(as_outputs(case.outputs[request.sample]), case.sets[used])
+        return p.TimedOutput(argument_set=used, outputs=outputs), payloads
+
+
+__all__ = ["TimedCases"]

@@ -1,0 +1,341 @@
+"""The stopwatch both workers use: the same plan, the same code, on CPU and on CUDA.
+
+CUDA: every sample is one event pair around one call. The stream is first held by a delay kernel while
+a chunk of calls is enqueued, so that the host's 15-30 us a launch cannot leak into a pair; a sample
+whose start event has already fired when its end has been enqueued is reported as exposed. In cold
+mode a buffer of twice the L2 is overwritten before each sample, outside the pair.
+
+CPU: every sample is one ``perf_counter_ns`` interval around enough calls to last at least 1 ms.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+
+Call = Callable[..., object]
+ArgumentSet = Sequence[object]
+CacheMode = Literal["cold", "hot"]
+
+MIN_CPU_SAMPLE_NS = 1_000_000
+CHUNK_SAMPLES = 20
+FLOOR_SAMPLES = 60
+# Outputs of timed calls are kept until the judge has named the ones to check.
+KEPT_OUTPUT_BYTES = {"cpu": 256 << 20, "cuda": 4 << 30}
+_COPY_BYTES = 512 << 20
+_COPY_SAMPLES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Raw samples of one batch, in microseconds a call, and the outputs kept by sample index."""
+
+    samples_us: tuple[float, ...]
+    launch_exposed: tuple[int, ...]
+    calls_per_sample: int
+    floor_us: float
+    tick_us: float
+    outputs: dict[int, object] = field(repr=False)
+
+
+class Timer(Protocol):
+    """A device's stopwatch."""
+
+    def batch(
+        self,
+        call: Call,
+        sets: Sequence[ArgumentSet],
+        *,
+        warmup: int,
+        iterations: int,
+        calls_per_sample: int,
+        cache: CacheMode,
+    ) -> Batch:
+        """Take ``iterations`` samples; ``calls_per_sample`` 0 lets a CPU timer choose."""
+
+    def floor(self, cache: CacheMode) -> tuple[float, float]:
+        """Return (P50 of an empty call, smallest step between readings), microseconds."""
+
+    def copy_gb_per_s(self) -> float | None:
+        """Return the copy bandwidth, bytes read plus written, in 1e9 bytes a second."""
+
+
+def kept_indices(result: object, iterations: int, device: str) -> range:
+    """Return the samples whose outputs fit the budget: the last ones, at least one."""
+    tensors = [value for value in _flat(result) if isinstance(value, torch.Tensor)]
+    size = max(1, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+    count = max(1, min(iterations, KEPT_OUTPUT_BYTES[device] // size))
+    return range(iterations - count, iterations)
+
+
+def _flat(result: object) -> list[object]:
+    return list(result) if isinstance(result, tuple | list) else [result]
+
+
+def tick_us(samples: Sequence[float]) -> float:
+    """Return the smallest step between distinct readings (0.0 when all are equal)."""
+    distinct = sorted(set(samples))
+    # Below a nanosecond two readings differ by the float's own rounding, not by a tick.
+    steps = [high - low for low, high in zip(distinct, distinct[1:], strict=False) if high - low > 1e-3]
+    return min(steps, default=0.0)
+
+
+class CpuTimer:
+    """``perf_counter_ns`` around enough calls to last :data:`MIN_CPU_SAMPLE_NS`."""
+
+    def batch(
+        self,
+        call: Call,
+        sets: Sequence[ArgumentSet],
+        *,
+        warmup: int,
+        iterations: int,
+        calls_per_sample: int,
+        cache: CacheMode,
+    ) -> Batch:
+        """Take the samples; inputs rotate from call to call (there is no L2 to clear outside a pair)."""
+        result = _warm(call, sets, warmup)
+        calls = calls_per_sample or self._calls_for_a_sample(call, sets)
+        keep = kept_indices(result, iterations, "cpu")
+        outputs: dict[int, object] = {}
+        samples: list[float] = []
+        clock = time.perf_counter_ns
+        count = len(sets)
+        with _quiet_collector():
+            for sample in range(iterations):
+                first = sample * calls
+                start = clock()
+                for position in range(first, first + calls):
+                    result = call(*sets[position % count])
+                elapsed_ns = clock() - start
+                samples.append(elapsed_ns / 1000.0 / calls)
+                if sample in keep:
+                    outputs[sample] = result
+        floor_us, _ = self.floor(cache)
+        resolution_us = time.get_clock_info("perf_counter").resolution * 1e6
+        return Batch(
+            samples_us=tuple(samples),
+            launch_exposed=(),
+            calls_per_sample=calls,
+            floor_us=floor_us,
+            tick_us=resolution_us / calls,
+            outputs=outputs,
+        )
+
+    def floor(self, cache: CacheMode) -> tuple[float, float]:
+        """Return what the loop and an empty Python call cost, and the clock's resolution."""
+        calls = 10_000
+        samples = []
+        for _ in range(9):
+            start = time.perf_counter_ns()
+            for _ in range(calls):
+                _nothing()
+            samples.append((time.perf_counter_ns() - start) / 1000.0 / calls)
+        return statistics.median(samples), time.get_clock_info("perf_counter").resolution * 1e6
+
+    def copy_gb_per_s(self) -> float | None:
+        """Time copies of 64 MiB between two CPU buffers."""
+        size = 64 << 20
+        source = torch.ones(size, dtype=torch.uint8)
+        target = torch.zeros(size, dtype=torch.uint8)
+        rates = []
+        for _ in range(7):
+            start = time.perf_counter_ns()
+            target.copy_(source)
+            rates.append(2.0 * size / (time.perf_counter_ns() - start))
+        return statistics.median(rates)
+
+    def _calls_for_a_sample(self, call: Call, sets: Sequence[ArgumentSet]) -> int:
+        calls = 1
+        while True:
+            start = time.perf_counter_ns()
+            for position in range(calls):
+                call(*sets[position % len(sets)])
+            elapsed_ns = time.perf_counter_ns() - start
+            if elapsed_ns >= MIN_CPU_SAMPLE_NS:
+                return calls
+            # Aim a quarter above the minimum, so that a slightly faster sample still reaches it.
+            grow = 1.25 * MIN_CPU_SAMPLE_NS / max(elapsed_ns, 1)
+            calls = max(calls + 1, min(int(calls * grow) + 1, calls * 100))
+
+
+class CudaTimer:
+    """Event pairs on the current stream, with the host hidden behind a delay kernel."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.l2_bytes = int(torch.cuda.get_device_properties(device).L2_cache_size)
+        self._flush: torch.Tensor | None = None
+        self._cycles_per_us = self._calibrate_delay()
+
+    def batch(
+        self,
+        call: Call,
+        sets: Sequence[ArgumentSet],
+        *,
+        warmup: int,
+        iterations: int,
+        calls_per_sample: int,
+        cache: CacheMode,
+    ) -> Batch:
+        """Take the samples, :data:`CHUNK_SAMPLES` behind each delay."""
+        floor_us, floor_tick_us = self.floor(cache)
+        result = _warm(call, sets, warmup)
+        torch.cuda.synchronize(self._device)
+        keep = kept_indices(result, iterations, "cuda")
+        self._grow_pool(result, len(keep))
+        outputs: dict[int, object] = {}
+        samples, exposed = self._samples(call, sets, iterations, cache, keep, outputs)
+        return Batch(
+            samples_us=tuple(samples),
+            launch_exposed=tuple(exposed),
+            calls_per_sample=1,
+            floor_us=floor_us,
+            tick_us=tick_us(samples) or floor_tick_us,
+            outputs=outputs,
+        )
+
+    def floor(self, cache: CacheMode) -> tuple[float, float]:
+        """Time an empty kernel (a delay of zero cycles) exactly as a call is timed."""
+        samples, _ = self._samples(_empty_kernel, ((),), FLOOR_SAMPLES, cache, range(0), {})
+        return statistics.median(samples), tick_us(samples)
+
+    def copy_gb_per_s(self) -> float | None:
+        """Time device-to-device copies far larger than the L2; median of :data:`_COPY_SAMPLES`."""
+        source = torch.ones(_COPY_BYTES, dtype=torch.uint8, device=self._device)
+        target = torch.empty_like(source)
+        samples, _ = self._samples(target.copy_, ((source,),), _COPY_SAMPLES, "hot", range(0), {})
+        return 2.0 * _COPY_BYTES / (statistics.median(samples) * 1e3)
+
+    def _samples(
+        self,
+        call: Call,
+        sets: Sequence[ArgumentSet],
+        iterations: int,
+        cache: CacheMode,
+        keep: range,
+        outputs: dict[int, object],
+    ) -> tuple[list[float], list[int]]:
+        self._enqueue(call, sets, range(CHUNK_SAMPLES), cache, 2_000.0, range(0), {})  # pilot, not counted
+        host_us = self._host_us_a_sample(call, sets, cache)
+        samples: list[float] = []
+        exposed: list[int] = []
+        with _quiet_collector():
+            for first in range(0, iterations, CHUNK_SAMPLES):
+                chunk = range(first, min(first + CHUNK_SAMPLES, iterations))
+                delay_us = 200.0 + 2.0 * host_us * len(chunk)
+                taken, late = self._enqueue(call, sets, chunk, cache, delay_us, keep, outputs)
+                samples += taken
+                exposed += late
+                if late:
+                    host_us *= 2.0
+        return samples, exposed
+
+    def _enqueue(
+        self,
+        call: Call,
+        sets: Sequence[ArgumentSet],
+        chunk: range,
+        cache: CacheMode,
+        delay_us: float,
+        keep: range,
+        outputs: dict[int, object],
+    ) -> tuple[list[float], list[int]]:
+        starts = [torch.cuda.Event(enable_timing=True) for _ in chunk]
+        ends = [torch.cuda.Event(enable_timing=True) for _ in chunk]
+        late: list[int] = []
+        flush = self._flush_buffer() if cache == "cold" else None
+        torch.cuda.synchronize(self._device)
+        torch.cuda._sleep(int(delay_us * self._cycles_per_us))
+        for start, end, sample in zip(starts, ends, chunk, strict=True):
+            arguments = sets[sample % len(sets)]
+            if flush is not None:
+                flush.fill_(sample & 0x7F)
+            start.record()
+            result = call(*arguments)
+            end.record()
+            if start.query():
+                late.append(sample)
+            if sample in keep:
+                outputs[sample] = result
+        torch.cuda.synchronize(self._device)
+        return [start.elapsed_time(end) * 1e3 for start, end in zip(starts, ends, strict=True)], late
+
+    def _host_us_a_sample(self, call: Call, sets: Sequence[ArgumentSet], cache: CacheMode) -> float:
+        # Enqueue behind a long delay and look at the host's clock only: the device is not waited for.
+        torch.cuda.synchronize(self._device)
+        torch.cuda._sleep(int(5_000.0 * self._cycles_per_us))
+        flush = self._flush_buffer() if cache == "cold" else None
+        begin = time.perf_counter_ns()
+        for sample in range(CHUNK_SAMPLES):
+            event = torch.cuda.Event(enable_timing=True)
+            if flush is not None:
+                flush.fill_(sample & 0x7F)
+            event.record()
+            call(*sets[sample % len(sets)])
+            event.record()
+            event.query()
+        elapsed_us = (time.perf_counter_ns() - begin) / 1e3
+        torch.cuda.synchronize(self._device)
+        # A call that waits for the device would read as milliseconds here: bounded, then reported as exposed.
+        return min(elapsed_us / CHUNK_SAMPLES, 500.0)
+
+    def _flush_buffer(self) -> torch.Tensor:
+        if self._flush is None:
+            self._flush = torch.empty(2 * self.l2_bytes, dtype=torch.uint8, device=self._device)
+        return self._flush
+
+    def _grow_pool(self, result: object, count: int) -> None:
+        # Outputs of timed calls are kept: let the allocator fetch that memory before the first sample.
+        tensors = [value for value in _flat(result) if isinstance(value, torch.Tensor)]
+        held = [[torch.empty_like(tensor) for tensor in tensors] for _ in range(count)]
+        del held
+
+    def _calibrate_delay(self) -> float:
+        cycles = 2_000_000
+        torch.cuda._sleep(cycles)
+        readings = []
+        for _ in range(5):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            torch.cuda._sleep(cycles)
+            end.record()
+            end.synchronize()
+            readings.append(cycles / (start.elapsed_time(end) * 1e3))
+        return statistics.median(readings)
+
+
+def _warm(call: Call, sets: Sequence[ArgumentSet], warmup: int) -> object:
+    result: object = None
+    for position in range(max(warmup, 1)):
+        result = call(*sets[position % len(sets)])
+    return result
+
+
+def _empty_kernel() -> None:
+    torch.cuda._sleep(0)
+
+
+def _nothing() -> None:
+    return None
+
+
+class _quiet_collector:
+    # The garbage collector may pause a sample for milliseconds; it runs between batches instead.
+    def __enter__(self) -> None:
+        gc.collect()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        gc.enable()
+
+
+def timer_for(device: torch.device) -> CpuTimer | CudaTimer:
+    """Return the stopwatch of a device."""
+    return CudaTimer(device) if device.type == "cuda" else CpuTimer()
