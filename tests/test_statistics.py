@@ -153,13 +153,6 @@ def test_summary_holds_the_raw_samples_and_what_follows() -> None:
     assert got.cv == pytest.approx(got.std_us / 4.5)
 
 
-def test_a_sample_of_many_calls_resolves_a_fraction_of_a_tick() -> None:
-    one = series((1.0, 1.0), (1.0, 1.0), tick_us=0.5)
-    many = series((1.0, 1.0), (1.0, 1.0), tick_us=0.5, calls_per_sample=100)
-    assert many.robust_cv == pytest.approx(one.robust_cv / 100)
-    assert many.tick_us == 0.5
-
-
 @settings(max_examples=50)
 @given(st.lists(st.lists(st.floats(0.1, 1e4), min_size=7, max_size=7), min_size=1, max_size=6))
 def test_every_summary_is_finite_and_ordered(repeats: list[list[float]]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from mini_kv.core.card import CaseKind, DeviceKind, ParamValue
+from mini_kv.core.card import CandidateManifest, CaseKind, DeviceKind, ParamValue
 from mini_kv.core.record import Record
 from mini_kv.core.tensors import OutputSpec
 
@@ -365,19 +365,25 @@ class Attempt(Record, kw_only=True):
 
 
 class IndexRow(Record, kw_only=True):
-    """One attempt as the index knows it; ``attempt_sha256`` is of ``attempt.json`` itself."""
+    """One attempt as the index knows it; ``attempt_sha256`` is of ``attempt.json`` itself.
+
+    ``correct`` leaves speed aside: an attempt that only its regression gate failed is correct.
+    """
 
     task_id: str
     attempt_id: str
     path: str
     attempt_sha256: Sha256
     candidate_id: str
+    candidate_version: str
     device: DeviceKind | None
     suite_sha256: Sha256
     environment_key: Sha256 | None
+    environment: str | None
     started_at: str
     complete: bool
     accepted: bool
+    correct: bool
     benchmark_stable: bool | None
     geomean_speedup: float | None
     primary_p50_us: float | None
@@ -385,10 +391,14 @@ class IndexRow(Record, kw_only=True):
 
 
 class ArtifactIndex(Record, kw_only=True):
-    """``artifact_index.json``: every attempt found in the folders, ordered by task and id."""
+    """``artifact_index.json``: every attempt found in the folders, ordered by task and id.
+
+    ``damaged`` names what looked like an attempt and could not be trusted; it is not among ``attempts``.
+    """
 
     schema_version: str
     attempts: tuple[IndexRow, ...]
+    damaged: tuple[Finding, ...] = ()
 
 
 class LeaderboardRow(Record, kw_only=True):
@@ -428,6 +438,7 @@ class Baseline(Record, kw_only=True):
     promoted_at: str
     attempt: Attempt
     attempt_sha256: Sha256
+    candidate_manifest: CandidateManifest
     environment: Environment
     benchmark: Benchmark
     sources: dict[str, str]

@@ -142,23 +142,21 @@ def summarize(
 ) -> Series:
     """Return raw samples (repeats x iterations, in microseconds a call) with what follows from them.
 
-    ``floor_us`` is the same process's empty call, also per call. ``tick_us`` is the clock's own step; a
-    sample of n calls resolves a call to a step of ``tick_us / n``, which is what enters the robust CV
-    (``Series.tick_us`` keeps the clock's step). P50, P95, min, mean, std (n - 1) and cv are over all
-    samples; ``mad_us``, ``robust_cv`` over the repeats' P50s, ``robust_cv_p95`` over their P95s.
-    ``net_p50_us`` may be negative: a call below the floor is a finding for others, not hidden here.
-    Raises ``ValueError`` for anything that is not a finite, non-negative time, ragged or missing
-    repeats, impossible counts, or a P50 of zero.
+    ``floor_us`` (the same process's empty call) and ``tick_us`` (the smallest step a sample can show) are
+    per call too: the clock's own divided by ``calls_per_sample``. P50, P95, min, mean, std (n - 1) and cv
+    are over all samples; ``mad_us`` and ``robust_cv`` over the repeats' P50s, ``robust_cv_p95`` over
+    their P95s. ``net_p50_us`` may be negative: a call below the floor is a finding for others, not hidden
+    here. Raises ``ValueError`` for anything that is not a finite, non-negative time, ragged or missing
+    repeats, impossible counts, a tick of zero or a P50 of zero.
     """
     _check_samples(samples_us, calls_per_sample, launch_exposed, floor_us)
     ordered = sorted(sample for repeat in samples_us for sample in repeat)
     sorted_repeats = [sorted(repeat) for repeat in samples_us]
     repeat_p50_us = tuple(_percentile_of_sorted(repeat, 0.50) for repeat in sorted_repeats)
     repeat_p95_us = tuple(_percentile_of_sorted(repeat, 0.95) for repeat in sorted_repeats)
-    step_us = tick_us / calls_per_sample
     p50_us = _percentile_of_sorted(ordered, 0.50)
     mean_us, std_us = mean(ordered), std(ordered)
-    spread = robust_cv(repeat_p50_us, step_us)
+    spread = robust_cv(repeat_p50_us, tick_us)
     if not p50_us > 0.0:
         raise ValueError("a P50 of 0 us is not a time")
     return Series(
@@ -178,5 +176,5 @@ def summarize(
         repeat_p95_us=repeat_p95_us,
         mad_us=median_absolute_deviation(repeat_p50_us),
         robust_cv=spread,
-        robust_cv_p95=robust_cv(repeat_p95_us, step_us),
+        robust_cv_p95=robust_cv(repeat_p95_us, tick_us),
     )
