@@ -101,7 +101,8 @@ class _Running:
         _limit(self.process.pid, limits)
 
     def streams(self) -> tuple[tuple[IO[bytes], _Bounded], ...]:
-        assert self.process.stdout is not None and self.process.stderr is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
         return (self.process.stdout, self.stdout), (self.process.stderr, self.stderr)
 
     def kill(self) -> None:

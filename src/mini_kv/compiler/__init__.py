@@ -1,0 +1,9 @@
+"""Sources, flags and toolchain -> content key -> :class:`~mini_kv.core.results.Build`."""
+
+from __future__ import annotations
+
+from mini_kv.compiler.build import build, logs_folder
+from mini_kv.compiler.diagnosis import explain_load_error
+from mini_kv.compiler.recipe import RECIPE_VERSION, BuildRequest
+
+__all__ = ["RECIPE_VERSION", "BuildRequest", "build", "explain_load_error", "logs_folder"]
