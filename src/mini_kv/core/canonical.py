@@ -17,7 +17,7 @@ def canonical_sha256(value: object) -> str:
     return hashlib.sha256(canonical_bytes(value)).hexdigest()
 
 
-def sha256_bytes(raw: bytes | memoryview) -> str:
+def sha256_bytes(raw: bytes | bytearray | memoryview) -> str:
     """Return the lower-case hex SHA-256 of raw bytes."""
     return hashlib.sha256(raw).hexdigest()
 

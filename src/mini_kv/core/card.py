@@ -42,14 +42,14 @@ class CaseKind(enum.Enum):
     BENCHMARK = "benchmark"
 
 
-class Raises(Record, kw_only=True):
+class Raises(Record, frozen=True, kw_only=True):
     """What an illegal case must raise: the exception's class name and a part of its message."""
 
     exception: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")]
     message: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-class Case(Record, kw_only=True):
+class Case(Record, frozen=True, kw_only=True):
     """One input class. ``params`` goes to the input factory as it stands."""
 
     id: Identifier
@@ -58,14 +58,14 @@ class Case(Record, kw_only=True):
     raises: Raises | None = None
 
 
-class Tolerance(Record, kw_only=True):
+class Tolerance(Record, frozen=True, kw_only=True):
     """``|candidate - reference| <= atol + rtol * |reference|``, element by element."""
 
     rtol: Annotated[float, Meta(ge=0.0, le=1.0)]
     atol: Annotated[float, Meta(ge=0.0)]
 
 
-class Contract(Record, kw_only=True):
+class Contract(Record, frozen=True, kw_only=True):
     """What the candidate must keep beyond the right numbers."""
 
     functional: bool = True
@@ -75,7 +75,7 @@ class Contract(Record, kw_only=True):
     streams: bool = True
 
 
-class BenchmarkPlan(Record, kw_only=True):
+class BenchmarkPlan(Record, frozen=True, kw_only=True):
     """What is timed and how often: ``repeats`` x ``iterations`` samples a side and case."""
 
     case_ids: Annotated[tuple[Identifier, ...], Meta(min_length=1)]
@@ -86,7 +86,7 @@ class BenchmarkPlan(Record, kw_only=True):
     cache: Literal["cold", "hot"] = "cold"
 
 
-class TaskCard(Record, kw_only=True):
+class TaskCard(Record, frozen=True, kw_only=True):
     """One Task Card, already validated; paths are project-relative POSIX strings."""
 
     schema_version: str
@@ -110,7 +110,7 @@ class TaskCard(Record, kw_only=True):
         raise KeyError(case_id)
 
 
-class CandidateManifest(Record, kw_only=True):
+class CandidateManifest(Record, frozen=True, kw_only=True):
     """``candidate.yaml``: what the candidate is called, built from, and claims."""
 
     schema_version: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mini_kv.core.record import Record
 
 
-class Cost(Record, kw_only=True):
+class Cost(Record, frozen=True, kw_only=True):
     """Compulsory traffic of one call: each input byte read once, each output byte written once."""
 
     bytes_moved: int

@@ -31,25 +31,25 @@ class ProtocolError(Exception):
 # --------------------------------------------------------------------------- requests, both
 
 
-class Hello(Record, kw_only=True, tag="hello"):
+class Hello(Record, frozen=True, kw_only=True, tag="hello"):
     """First request: pick the device and say what the process is."""
 
     device: DeviceKind
     threads: Annotated[int, Meta(ge=1)]
 
 
-class Shutdown(Record, kw_only=True, tag="shutdown"):
+class Shutdown(Record, frozen=True, kw_only=True, tag="shutdown"):
     """Leave with exit code 0."""
 
 
-class PrepareTiming(Record, kw_only=True, tag="prepare_timing"):
+class PrepareTiming(Record, frozen=True, kw_only=True, tag="prepare_timing"):
     """Give the process the rotating argument sets of one timed case (payloads: all storages)."""
 
     case_id: str
     argument_sets: tuple[tuple[Argument, ...], ...]
 
 
-class TimeBatch(Record, kw_only=True, tag="time_batch"):
+class TimeBatch(Record, frozen=True, kw_only=True, tag="time_batch"):
     """Take ``iterations`` samples of the prepared case after ``warmup`` untimed calls."""
 
     case_id: str
@@ -59,13 +59,13 @@ class TimeBatch(Record, kw_only=True, tag="time_batch"):
     cache: Literal["cold", "hot"]
 
 
-class MeasureTimer(Record, kw_only=True, tag="measure_timer"):
+class MeasureTimer(Record, frozen=True, kw_only=True, tag="measure_timer"):
     """Measure the timer itself: empty-call floor, tick, copy bandwidth."""
 
     cache: Literal["cold", "hot"]
 
 
-class DropTiming(Record, kw_only=True, tag="drop_timing"):
+class DropTiming(Record, frozen=True, kw_only=True, tag="drop_timing"):
     """Free what PrepareTiming and TimeBatch hold."""
 
     case_id: str
@@ -74,7 +74,7 @@ class DropTiming(Record, kw_only=True, tag="drop_timing"):
 # --------------------------------------------------------------------------- requests, oracle
 
 
-class LoadReference(Record, kw_only=True, tag="load_reference"):
+class LoadReference(Record, frozen=True, kw_only=True, tag="load_reference"):
     """Import the card's reference and input factory."""
 
     reference: str
@@ -82,7 +82,7 @@ class LoadReference(Record, kw_only=True, tag="load_reference"):
     tolerances: dict[str, Tolerance]
 
 
-class MakeCase(Record, kw_only=True, tag="make_case"):
+class MakeCase(Record, frozen=True, kw_only=True, tag="make_case"):
     """Make the inputs of a case from a seed and keep the expected values under ``key``.
 
     ``expect_values`` is false for illegal cases, of which the reference is not asked.
@@ -94,20 +94,20 @@ class MakeCase(Record, kw_only=True, tag="make_case"):
     expect_values: bool
 
 
-class Compare(Record, kw_only=True, tag="compare"):
+class Compare(Record, frozen=True, kw_only=True, tag="compare"):
     """Compare outputs (payloads: contiguous bytes, one an output) with the expected values of ``key``."""
 
     key: str
     outputs: tuple[OutputSpec, ...]
 
 
-class Forget(Record, kw_only=True, tag="forget"):
+class Forget(Record, frozen=True, kw_only=True, tag="forget"):
     """Free the inputs and expected values of ``key``."""
 
     key: str
 
 
-class PrepareReferenceTiming(Record, kw_only=True, tag="prepare_reference_timing"):
+class PrepareReferenceTiming(Record, frozen=True, kw_only=True, tag="prepare_reference_timing"):
     """Time the reference on the inputs that were made under ``keys``."""
 
     case_id: str
@@ -117,7 +117,7 @@ class PrepareReferenceTiming(Record, kw_only=True, tag="prepare_reference_timing
 # --------------------------------------------------------------------------- requests, candidate
 
 
-class LoadCandidate(Record, kw_only=True, tag="load_candidate"):
+class LoadCandidate(Record, frozen=True, kw_only=True, tag="load_candidate"):
     """Open the library, import the Python file if there is one, look the operator up."""
 
     library: str
@@ -127,7 +127,7 @@ class LoadCandidate(Record, kw_only=True, tag="load_candidate"):
     schema: str
 
 
-class RunCase(Record, kw_only=True, tag="run_case"):
+class RunCase(Record, frozen=True, kw_only=True, tag="run_case"):
     """Call the operator once (payloads: input storages) with poisoned allocator memory."""
 
     key: str
@@ -136,7 +136,7 @@ class RunCase(Record, kw_only=True, tag="run_case"):
     poison_bytes: tuple[int, ...]
 
 
-class CheckContract(Record, kw_only=True, tag="check_contract"):
+class CheckContract(Record, frozen=True, kw_only=True, tag="check_contract"):
     """Run one contract check on the given argument sets (payloads: all storages).
 
     Every check uses the first set; ``dynamic_shapes`` compares all of them.
@@ -147,7 +147,7 @@ class CheckContract(Record, kw_only=True, tag="check_contract"):
     autograd: bool
 
 
-class FetchTimedOutput(Record, kw_only=True, tag="fetch_timed_output"):
+class FetchTimedOutput(Record, frozen=True, kw_only=True, tag="fetch_timed_output"):
     """Return the output of one timed call (and which argument set it used)."""
 
     case_id: str
@@ -176,7 +176,7 @@ Request = (
 # --------------------------------------------------------------------------- replies
 
 
-class Ready(Record, kw_only=True, tag="ready"):
+class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     """Answer to Hello."""
 
     torch: str
@@ -190,11 +190,11 @@ class Ready(Record, kw_only=True, tag="ready"):
     l2_bytes: int | None = None
 
 
-class Done(Record, kw_only=True, tag="done"):
+class Done(Record, frozen=True, kw_only=True, tag="done"):
     """Asked and done; nothing to tell."""
 
 
-class Failed(Record, kw_only=True, tag="failed"):
+class Failed(Record, frozen=True, kw_only=True, tag="failed"):
     """The request could not be carried out: whose fault it is follows from the request."""
 
     code: str
@@ -202,14 +202,14 @@ class Failed(Record, kw_only=True, tag="failed"):
     traceback: str = ""
 
 
-class ReferenceLoaded(Record, kw_only=True, tag="reference_loaded"):
+class ReferenceLoaded(Record, frozen=True, kw_only=True, tag="reference_loaded"):
     """Answer to LoadReference; ``source_sha256`` hashes the modules' source files."""
 
     source_sha256: str
     has_cost_model: bool
 
 
-class ExpectedOutput(Record, kw_only=True):
+class ExpectedOutput(Record, frozen=True, kw_only=True):
     """What the plan demands of one output."""
 
     shape: tuple[int, ...]
@@ -217,7 +217,7 @@ class ExpectedOutput(Record, kw_only=True):
     device: str
 
 
-class CaseMade(Record, kw_only=True, tag="case_made"):
+class CaseMade(Record, frozen=True, kw_only=True, tag="case_made"):
     """Answer to MakeCase (payloads: input storages)."""
 
     arguments: tuple[Argument, ...]
@@ -227,27 +227,27 @@ class CaseMade(Record, kw_only=True, tag="case_made"):
     reference_within_tolerance: bool
 
 
-class Compared(Record, kw_only=True, tag="compared"):
+class Compared(Record, frozen=True, kw_only=True, tag="compared"):
     """Answer to Compare."""
 
     numerics: Numerics
 
 
-class CandidateLoaded(Record, kw_only=True, tag="candidate_loaded"):
+class CandidateLoaded(Record, frozen=True, kw_only=True, tag="candidate_loaded"):
     """Answer to LoadCandidate: the schema and kernels the dispatcher really has."""
 
     schema: str
     kernels: dict[str, bool]
 
 
-class Ran(Record, kw_only=True, tag="ran"):
+class Ran(Record, frozen=True, kw_only=True, tag="ran"):
     """The call returned (payloads: outputs as contiguous bytes, then the input storages after it)."""
 
     outputs: tuple[OutputSpec, ...]
     input_blobs: tuple[int, ...]
 
 
-class Raised(Record, kw_only=True, tag="raised"):
+class Raised(Record, frozen=True, kw_only=True, tag="raised"):
     """The call raised; ``types`` is the exception's method resolution order, by name.
 
     ``device_lost`` says that the device no longer works in this process, so it must be replaced.
@@ -258,13 +258,13 @@ class Raised(Record, kw_only=True, tag="raised"):
     device_lost: bool
 
 
-class ContractAnswer(Record, kw_only=True, tag="contract_answer"):
+class ContractAnswer(Record, frozen=True, kw_only=True, tag="contract_answer"):
     """Answer to CheckContract: one verdict a sub-check."""
 
     results: dict[str, str | None]
 
 
-class TimerMeasured(Record, kw_only=True, tag="timer_measured"):
+class TimerMeasured(Record, frozen=True, kw_only=True, tag="timer_measured"):
     """Answer to MeasureTimer. Floors and ticks in microseconds, bandwidth in GB/s (1e9 bytes)."""
 
     floor_us: float
@@ -273,7 +273,7 @@ class TimerMeasured(Record, kw_only=True, tag="timer_measured"):
     l2_bytes: int | None
 
 
-class Timed(Record, kw_only=True, tag="timed"):
+class Timed(Record, frozen=True, kw_only=True, tag="timed"):
     """Answer to TimeBatch; exposed samples and samples whose output is kept are given by index."""
 
     samples_us: tuple[float, ...]
@@ -284,7 +284,7 @@ class Timed(Record, kw_only=True, tag="timed"):
     tick_us: float
 
 
-class TimedOutput(Record, kw_only=True, tag="timed_output"):
+class TimedOutput(Record, frozen=True, kw_only=True, tag="timed_output"):
     """Answer to FetchTimedOutput (payloads as in Ran, without inputs)."""
 
     argument_set: int

@@ -10,7 +10,10 @@ _R = TypeVar("_R", bound="Record")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Frozen, keyword-only record. Subclasses repeat ``kw_only=True``: msgspec does not inherit it."""
+    """Frozen, keyword-only record.
+
+    Subclasses repeat ``frozen=True, kw_only=True``: msgspec inherits the first only, mypy neither.
+    """
 
 
 def to_json(value: object, *, indent: int | None = 2) -> bytes:

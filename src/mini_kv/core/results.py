@@ -25,7 +25,7 @@ class Status(enum.Enum):
     SKIPPED = "SKIPPED"
 
 
-class Finding(Record, kw_only=True):
+class Finding(Record, frozen=True, kw_only=True):
     """Why something is not PASS, or worth a remark: code, sentence, evidence."""
 
     code: str
@@ -36,7 +36,7 @@ class Finding(Record, kw_only=True):
 # --------------------------------------------------------------------------- environment
 
 
-class GpuFacts(Record, kw_only=True):
+class GpuFacts(Record, frozen=True, kw_only=True):
     """Facts of one GPU as NVML and torch give them; jittery readings stay out of the key."""
 
     index: int
@@ -52,7 +52,7 @@ class GpuFacts(Record, kw_only=True):
     ecc: bool | None = None
 
 
-class ToolFact(Record, kw_only=True):
+class ToolFact(Record, frozen=True, kw_only=True):
     """One tool found (or not) on this machine."""
 
     name: str
@@ -60,7 +60,7 @@ class ToolFact(Record, kw_only=True):
     version: str | None
 
 
-class Environment(Record, kw_only=True):
+class Environment(Record, frozen=True, kw_only=True):
     """``environment.json``. ``key`` hashes ``KEY_FIELDS`` and nothing that jitters."""
 
     schema_version: str
@@ -86,7 +86,7 @@ class Environment(Record, kw_only=True):
 # --------------------------------------------------------------------------- compile
 
 
-class BuildUnit(Record, kw_only=True):
+class BuildUnit(Record, frozen=True, kw_only=True):
     """One compiler invocation. Paths in ``command`` are project-relative where they can be."""
 
     source: str
@@ -95,7 +95,7 @@ class BuildUnit(Record, kw_only=True):
     elapsed_s: float
 
 
-class Build(Record, kw_only=True):
+class Build(Record, frozen=True, kw_only=True):
     """``compile.json``: the build that was used, or why there is none.
 
     ``library`` is project-relative; ``library_sha256`` is of the file that the worker opened.
@@ -124,7 +124,7 @@ class Build(Record, kw_only=True):
 # --------------------------------------------------------------------------- correctness
 
 
-class Mismatch(Record, kw_only=True):
+class Mismatch(Record, frozen=True, kw_only=True):
     """One wrong element; values as text because they may be NaN or infinite."""
 
     output: int
@@ -133,7 +133,7 @@ class Mismatch(Record, kw_only=True):
     actual: str
 
 
-class Numerics(Record, kw_only=True):
+class Numerics(Record, frozen=True, kw_only=True):
     """Errors over every element, recorded passing or not. Non-finite pairs are counted apart.
 
     ``max_abs_error`` and ``max_rel_error`` compare with the FP64 reference; ``max_error_eps`` is
@@ -152,7 +152,7 @@ class Numerics(Record, kw_only=True):
     first_mismatches: tuple[Mismatch, ...]
 
 
-class Round(Record, kw_only=True):
+class Round(Record, frozen=True, kw_only=True):
     """One call of one case: with the fixed seed, or with a secret one archived afterwards."""
 
     name: str
@@ -165,7 +165,7 @@ class Round(Record, kw_only=True):
     raised: str | None = None
 
 
-class CaseResult(Record, kw_only=True):
+class CaseResult(Record, frozen=True, kw_only=True):
     """One case of the plan: present for every case, whatever the workers said."""
 
     case_id: str
@@ -179,7 +179,7 @@ class CaseResult(Record, kw_only=True):
     elapsed_s: float
 
 
-class ContractCheck(Record, kw_only=True):
+class ContractCheck(Record, frozen=True, kw_only=True):
     """One contract question (opcheck.test_schema, gradcheck, ...) with its own answer."""
 
     name: str
@@ -190,7 +190,7 @@ class ContractCheck(Record, kw_only=True):
     elapsed_s: float
 
 
-class Correctness(Record, kw_only=True):
+class Correctness(Record, frozen=True, kw_only=True):
     """``correctness.json``."""
 
     schema_version: str
@@ -208,7 +208,7 @@ class Correctness(Record, kw_only=True):
 # --------------------------------------------------------------------------- benchmark
 
 
-class Series(Record, kw_only=True):
+class Series(Record, frozen=True, kw_only=True):
     """Raw samples of one side and case, in the order taken, and what follows from them.
 
     ``samples_us[r][i]`` is sample ``i`` of repeat ``r``. ``net_p50_us`` is ``p50_us`` less this
@@ -234,7 +234,7 @@ class Series(Record, kw_only=True):
     robust_cv_p95: float
 
 
-class BenchmarkCase(Record, kw_only=True):
+class BenchmarkCase(Record, frozen=True, kw_only=True):
     """One timed case. ``stable`` is the quality gate's word; ``findings`` says why not."""
 
     case_id: str
@@ -256,7 +256,7 @@ class BenchmarkCase(Record, kw_only=True):
     batch_order: tuple[str, ...]
 
 
-class Benchmark(Record, kw_only=True):
+class Benchmark(Record, frozen=True, kw_only=True):
     """``benchmark.json``."""
 
     schema_version: str
@@ -289,7 +289,7 @@ class Decision(enum.Enum):
     NO_BASELINE = "NO_BASELINE"
 
 
-class CaseComparison(Record, kw_only=True):
+class CaseComparison(Record, frozen=True, kw_only=True):
     """Current against baseline for one case; ratios are current / baseline, > 1 is slower."""
 
     case_id: str
@@ -301,7 +301,7 @@ class CaseComparison(Record, kw_only=True):
     reference_ratio: float | None
 
 
-class Regression(Record, kw_only=True):
+class Regression(Record, frozen=True, kw_only=True):
     """``regression.json``."""
 
     schema_version: str
@@ -316,7 +316,7 @@ class Regression(Record, kw_only=True):
 # --------------------------------------------------------------------------- attempt
 
 
-class ArchivedFile(Record, kw_only=True):
+class ArchivedFile(Record, frozen=True, kw_only=True):
     """One file of an attempt's folder, by POSIX path relative to it."""
 
     path: str
@@ -324,7 +324,7 @@ class ArchivedFile(Record, kw_only=True):
     size_bytes: int
 
 
-class Axis(Record, kw_only=True):
+class Axis(Record, frozen=True, kw_only=True):
     """One axis of the verdict."""
 
     name: str
@@ -333,7 +333,7 @@ class Axis(Record, kw_only=True):
     message: str | None
 
 
-class Attempt(Record, kw_only=True):
+class Attempt(Record, frozen=True, kw_only=True):
     """``attempt.json``: the verdict and the hash of every other file in the folder."""
 
     schema_version: str
@@ -364,7 +364,7 @@ class Attempt(Record, kw_only=True):
     files: tuple[ArchivedFile, ...]
 
 
-class IndexRow(Record, kw_only=True):
+class IndexRow(Record, frozen=True, kw_only=True):
     """One attempt as the index knows it; ``attempt_sha256`` is of ``attempt.json`` itself.
 
     ``correct`` leaves speed aside: an attempt that only its regression gate failed is correct.
@@ -390,7 +390,7 @@ class IndexRow(Record, kw_only=True):
     exit_code: int
 
 
-class ArtifactIndex(Record, kw_only=True):
+class ArtifactIndex(Record, frozen=True, kw_only=True):
     """``artifact_index.json``: every attempt found in the folders, ordered by task and id.
 
     ``damaged`` names what looked like an attempt and could not be trusted; it is not among ``attempts``.
@@ -401,7 +401,7 @@ class ArtifactIndex(Record, kw_only=True):
     damaged: tuple[Finding, ...] = ()
 
 
-class LeaderboardRow(Record, kw_only=True):
+class LeaderboardRow(Record, frozen=True, kw_only=True):
     """One ranked candidate."""
 
     rank: int
@@ -413,7 +413,7 @@ class LeaderboardRow(Record, kw_only=True):
     started_at: str
 
 
-class LeaderboardGroup(Record, kw_only=True):
+class LeaderboardGroup(Record, frozen=True, kw_only=True):
     """Rows that may be compared: same task, suite and environment key."""
 
     task_id: str
@@ -424,14 +424,14 @@ class LeaderboardGroup(Record, kw_only=True):
     rows: tuple[LeaderboardRow, ...]
 
 
-class Leaderboard(Record, kw_only=True):
+class Leaderboard(Record, frozen=True, kw_only=True):
     """What ``mini-kv leaderboard --json`` prints."""
 
     schema_version: str
     groups: tuple[LeaderboardGroup, ...]
 
 
-class Baseline(Record, kw_only=True):
+class Baseline(Record, frozen=True, kw_only=True):
     """A promoted attempt: raw samples, sources and everything comparison needs."""
 
     schema_version: str

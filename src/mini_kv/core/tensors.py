@@ -24,7 +24,7 @@ ITEM_SIZE_BYTES: dict[str, int] = {
 NonNegative = Annotated[int, Meta(ge=0)]
 
 
-class TensorSpec(Record, kw_only=True, tag="tensor"):
+class TensorSpec(Record, frozen=True, kw_only=True, tag="tensor"):
     """A strided view into one storage. ``storage_offset`` and ``strides`` count elements.
 
     ``storage_bytes`` is the length of the storage's payload, ``blob`` its index among the payloads of
@@ -40,21 +40,21 @@ class TensorSpec(Record, kw_only=True, tag="tensor"):
     blob: NonNegative
 
 
-class ScalarArg(Record, kw_only=True, tag="scalar"):
+class ScalarArg(Record, frozen=True, kw_only=True, tag="scalar"):
     """A non-tensor argument. Non-finite floats travel as text in ``special``."""
 
     value: bool | int | float | str | None = None
     special: str | None = None
 
 
-class AbsentArg(Record, kw_only=True, tag="absent"):
+class AbsentArg(Record, frozen=True, kw_only=True, tag="absent"):
     """An optional argument that is ``None``."""
 
 
 Argument = TensorSpec | ScalarArg | AbsentArg
 
 
-class OutputSpec(Record, kw_only=True):
+class OutputSpec(Record, frozen=True, kw_only=True):
     """What a call returned, as the candidate's process tells it; the judge checks it against the plan."""
 
     shape: tuple[NonNegative, ...]

@@ -13,7 +13,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def adopt_orphans() -> bool:
     """Make this process the reaper of all descendants, so that a double fork cannot escape it."""
-    return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def _parents() -> dict[int, int]:

@@ -79,7 +79,7 @@ def gradcheck(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> 
         plain = operator(*inputs)
         if not any(output.requires_grad for output in _outputs(plain)):
             return "no output carries a gradient although inputs require one: no autograd formula is registered"
-        torch.autograd.gradcheck(operator, tuple(inputs), raise_exception=True)
+        torch.autograd.gradcheck(operator, tuple(inputs), raise_exception=True)  # type: ignore[arg-type]
         return None
 
     return {"gradcheck": _guarded(run)}
@@ -125,7 +125,7 @@ def current_stream(operator: Operator, sets: Sequence[Arguments], autograd: bool
         ]
         operator(*stale)  # one call first, so that lazy set-up does not wait for the device later
         torch.cuda.synchronize()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         with torch.cuda.stream(side):
             torch.cuda._sleep(_HOLD_CYCLES)
             for target, source in zip(_tensors(stale), _tensors(real), strict=True):
@@ -151,7 +151,7 @@ def graph_capture(operator: Operator, sets: Sequence[Arguments], autograd: bool)
         real = sets[0]
         want = [output.clone() for output in _outputs(operator(*real))]
         static = [torch.ones_like(v) if isinstance(v, torch.Tensor) else v for v in real]
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         with torch.cuda.stream(side):
             operator(*static)
         side.synchronize()

@@ -18,6 +18,7 @@ import torch
 from mini_kv.core import protocol as p
 from mini_kv.core.card import ParamValue, Tolerance
 from mini_kv.core.cost import Cost
+from mini_kv.core.results import Numerics
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec, element_count
 from mini_kv.worker.channel import Payload
 from mini_kv.worker.compare import Expected, compare, reference_within_tolerance
@@ -137,7 +138,7 @@ class Oracle:
         cost = self._cost_model(params)
         return cost if isinstance(cost, Cost) else None
 
-    def _compare(self, request: p.Compare, payloads: Sequence[bytearray]) -> p.Numerics:
+    def _compare(self, request: p.Compare, payloads: Sequence[bytearray]) -> Numerics:
         kept = self._kept[request.key]
         actual = [
             _rebuild(spec, payloads, want.working)
@@ -179,11 +180,8 @@ def _import(path: str) -> Function:
 def _source_digest(modules: Sequence[str]) -> str:
     # The reference's own modules and those it imported from the same package folder.
     folders = {Path(inspect.getfile(sys.modules[name])).parent for name in modules}
-    files = {
-        Path(module.__file__)
-        for module in list(sys.modules.values())
-        if getattr(module, "__file__", None) and Path(module.__file__).parent in folders
-    }
+    paths = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    files = {Path(path) for path in paths if path and Path(path).parent in folders}
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda file: file.name):
         raw = file.read_bytes()

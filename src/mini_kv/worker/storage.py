@@ -46,7 +46,7 @@ def storage_bytes(tensor: torch.Tensor) -> bytes:
     if tensor.device.type == "meta":
         return b""
     storage = tensor.untyped_storage()
-    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)  # type: ignore[call-overload]
+    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
     return tensor_bytes(flat)
 
 
@@ -112,7 +112,7 @@ def _import_one(
             if flat is None:
                 flat = _fresh_storage(payloads[argument.blob], argument.device)
                 storages[argument.blob] = flat
-            return torch.empty(0, dtype=dtype, device=flat.device).set_(  # type: ignore[call-overload]
+            return torch.empty(0, dtype=dtype, device=flat.device).set_(
                 flat.untyped_storage(), argument.storage_offset, argument.shape, argument.strides
             )
 
@@ -157,7 +157,10 @@ def describe_outputs(
 def as_outputs(result: object) -> list[torch.Tensor]:
     """Normalise what an operator returned to a list of tensors; raises ``TypeError``."""
     values = list(result) if isinstance(result, tuple | list) else [result]
+    tensors: list[torch.Tensor] = []
     for value in values:
+        # A subclass could compute lazily, after the time was taken: only plain tensors count.
         if type(value) is not torch.Tensor:
             raise TypeError(f"the operator returned a {type(value).__name__}, not a torch.Tensor")
-    return values
+        tensors.append(value)
+    return tensors

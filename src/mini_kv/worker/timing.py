@@ -300,7 +300,7 @@ class CudaTimer:
     def _calibrate_delay(self) -> float:
         cycles = 2_000_000
         torch.cuda._sleep(cycles)
-        readings = []
+        readings: list[float] = []
         for _ in range(5):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()

@@ -1,0 +1,58 @@
+"""Correctness and contract: one function from typed inputs to one frozen record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from mini_kv.core.card import SCHEMA_VERSION, CaseKind
+from mini_kv.core.progress import Progress
+from mini_kv.core.results import CaseResult, ContractCheck, Correctness, Status
+from mini_kv.correctness.cases import Subject, run_cases
+from mini_kv.correctness.contract import collect_samples, plan_questions, run_contract
+from mini_kv.system.crew import CandidateSeat
+
+__all__ = ["Subject", "check"]
+
+
+def check(subject: Subject, contract_seat: CandidateSeat, device_count: int, progress: Progress) -> Correctness:
+    """Run every case and, beside it in a second candidate worker, every contract check.
+
+    Raises ``InternalError`` when the oracle is lost; a candidate's faults are in the record.
+    """
+    started = time.monotonic()
+    samples = collect_samples(subject.card, subject.oracle)
+    questions = plan_questions(subject.card, samples, subject.device, device_count)
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="contract") as beside:
+        contract = beside.submit(
+            run_contract, subject.card, subject.manifest, questions, contract_seat, progress
+        )
+        cases = run_cases(subject, progress)
+        checks = contract.result()
+    return Correctness(
+        schema_version=SCHEMA_VERSION,
+        status=overall(cases, checks),
+        device=subject.device,
+        planned_cases=len(subject.card.cases),
+        passed_cases=sum(case.status is Status.PASS for case in cases),
+        cases=cases,
+        contract=checks,
+        workers_started=subject.seat.number + contract_seat.number,
+        workers_lost=subject.seat.losses + contract_seat.losses,
+        elapsed_s=round(time.monotonic() - started, 4),
+    )
+
+
+def overall(cases: Sequence[CaseResult], checks: Sequence[ContractCheck]) -> Status:
+    """PASS only when every legal or illegal case and every check passed and there was evidence at all.
+
+    An INVALID case gives no evidence but is the card's fault, so it does not fail the candidate.
+    """
+    kept: list[Status] = [case.status for case in cases if case.status is not Status.INVALID]
+    kept += [check.status for check in checks if check.status is not Status.SKIPPED]
+    if any(status is not Status.PASS for status in kept):
+        return Status.FAIL
+    if not any(case.kind is CaseKind.CORE and case.status is Status.PASS for case in cases):
+        return Status.UNVERIFIED
+    return Status.PASS

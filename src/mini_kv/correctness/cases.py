@@ -1,0 +1,367 @@
+"""Runs the card's cases through oracle and candidate and grades the plan, not the replies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from mini_kv.core import protocol as p
+from mini_kv.core.canonical import fixed_seed, sha256_bytes
+from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
+from mini_kv.core.errors import InternalError
+from mini_kv.core.progress import Event, Progress
+from mini_kv.core.results import CaseResult, Finding, Numerics, Round, Status
+from mini_kv.core.tensors import OutputSpec
+from mini_kv.correctness.grading import (
+    describe_argument,
+    grade_form,
+    grade_illegal,
+    grade_inputs,
+    grade_numerics,
+    output_bytes,
+)
+from mini_kv.system.crew import CandidateSeat, OracleSeat
+from mini_kv.system.workers import Answer, Lost
+
+# Two patterns a result cannot hold by chance: 0xFF is NaN in every float type, 0x5A a large number.
+POISON = (0xFF, 0x5A)
+_REPLY_SLACK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Everything a case needs to be run."""
+
+    card: TaskCard
+    manifest: CandidateManifest
+    device: DeviceKind
+    oracle: OracleSeat
+    seat: CandidateSeat
+    secret_seeds: dict[str, str]
+    timeout_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    name: str
+    seed: str
+    poison: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    reply: p.CaseMade
+    payloads: Sequence[bytearray]
+
+
+def seed_text(seed: int) -> str:
+    """Return a 64-bit seed as 16 hex digits."""
+    return f"{seed:016x}"
+
+
+def run_cases(subject: Subject, progress: Progress) -> tuple[CaseResult, ...]:
+    """Run every case of the card, benchmark shapes included; one result for each, in card order."""
+    results: list[CaseResult] = []
+    probe = _recovery_case(subject.card)
+    total = len(subject.card.cases)
+    for case in subject.card.cases:
+        progress(Event(stage="correctness", done=len(results), total=total, detail=case.id))
+        started = time.monotonic()
+        if case.kind is CaseKind.ILLEGAL:
+            result = _illegal(subject, case, probe)
+        else:
+            result = _positive(subject, case)
+        elapsed_s = round(time.monotonic() - started, 4)
+        results.append(_replace_elapsed(result, elapsed_s))
+    progress(Event(stage="correctness", done=total, total=total, detail="all cases answered"))
+    return tuple(results)
+
+
+def _replace_elapsed(result: CaseResult, elapsed_s: float) -> CaseResult:
+    return msgspec.structs.replace(result, elapsed_s=elapsed_s)
+
+
+def _recovery_case(card: TaskCard) -> Case | None:
+    return next((case for case in card.cases if case.kind is CaseKind.CORE), None)
+
+
+def _rounds(subject: Subject, case: Case) -> tuple[_Plan, ...]:
+    fixed = seed_text(fixed_seed(subject.card.task_id, case.id))
+    plans = [_Plan(name="fixed", seed=fixed, poison=POISON[0])]
+    if subject.card.contract.deterministic:
+        plans.append(_Plan(name="repeat", seed=fixed, poison=POISON[1]))
+    plans.append(_Plan(name="secret", seed=subject.secret_seeds[case.id], poison=POISON[1]))
+    return tuple(plans)
+
+
+def _make(subject: Subject, case: Case, seed: str, *, expect_values: bool) -> _Made | Finding:
+    answer = subject.oracle.ask(
+        p.MakeCase(key=f"{case.id}/{seed}", params=case.params, seed=seed, expect_values=expect_values),
+        timeout_s=max(subject.timeout_s, 120.0),
+    )
+    match answer.reply:
+        case p.CaseMade() as made:
+            return _Made(reply=made, payloads=answer.payloads)
+        case p.Failed() as failed:
+            return Finding(
+                code="CASE_NOT_MAKEABLE",
+                message=f"the card's input factory or reference raised {failed.code}: {failed.message}",
+                evidence=(failed.traceback,),
+            )
+        case other:
+            raise InternalError("PROTOCOL", f"the oracle answered MakeCase with {type(other).__name__}")
+
+
+def _positive(subject: Subject, case: Case) -> CaseResult:
+    dtype = case.params.get("dtype")
+    if isinstance(dtype, str) and dtype not in subject.manifest.dtypes:
+        finding = Finding(
+            code="DTYPE_NOT_CLAIMED",
+            message=f"the card demands {dtype}; the candidate's manifest claims only "
+            f"{', '.join(subject.manifest.dtypes)}",
+        )
+        return _result(subject, case, Status.FAIL, finding, (), ())
+    rounds: list[Round] = []
+    described: tuple[str, ...] = ()
+    made: _Made | Finding | None = None
+    previous_seed = ""
+    for plan in _rounds(subject, case):
+        if plan.seed != previous_seed:
+            _forget(subject, case, previous_seed)
+            made = _make(subject, case, plan.seed, expect_values=True)
+            previous_seed = plan.seed
+        if not isinstance(made, _Made):
+            assert made is not None  # the first plan's seed differs from the empty one
+            return _result(subject, case, Status.INVALID, made, tuple(rounds), described)
+        if not described:
+            described = tuple(map(describe_argument, made.reply.arguments))
+        rounds.append(_round(subject, case, plan, made, rounds))
+        if rounds[-1].status is not Status.PASS:
+            break
+    _forget(subject, case, previous_seed)
+    last = rounds[-1]
+    finding = last.findings[0] if last.findings else None
+    return _result(subject, case, last.status, finding, tuple(rounds), described)
+
+
+def _forget(subject: Subject, case: Case, seed: str) -> None:
+    if seed:
+        subject.oracle.ask(p.Forget(key=f"{case.id}/{seed}"), timeout_s=30.0)
+
+
+def _round(subject: Subject, case: Case, plan: _Plan, made: _Made, before: Sequence[Round]) -> Round:
+    if not made.reply.reference_within_tolerance:
+        finding = Finding(
+            code="REFERENCE_OUTSIDE_TOLERANCE",
+            message="the reference at the working dtype misses the card's own tolerance against FP64: "
+            "the case proves nothing",
+        )
+        return _round_record(plan, Status.INVALID, (finding,))
+    outcome = _call(subject, case, plan, made)
+    if isinstance(outcome, Lost):
+        return _round_record(plan, Status.FAIL, (_lost(outcome),))
+    match outcome.reply:
+        case p.Ran() as ran:
+            return _grade_ran(subject, case, plan, made, ran, outcome.payloads, before)
+        case p.Raised() as raised:
+            if raised.device_lost:
+                subject.seat.retire()
+            finding = Finding(
+                code="RAISED", message=f"the call raised {raised.types[0]}: {raised.message[:500]}"
+            )
+            return _with_exception(_round_record(plan, Status.FAIL, (finding,)), raised)
+        case p.Failed() as failed:
+            return _round_record(
+                plan, Status.FAIL, (Finding(code="WORKER_FAILED", message=failed.message[:500]),)
+            )
+        case other:
+            finding = Finding(code="PROTOCOL_VIOLATION", message=f"unexpected answer {type(other).__name__}")
+            return _round_record(plan, Status.FAIL, (finding,))
+
+
+def _with_exception(record: Round, raised: p.Raised) -> Round:
+    """Return the round with the exception's name noted."""
+    return msgspec.structs.replace(record, raised=f"{raised.types[0]}: {raised.message[:1000]}")
+
+
+def _call(subject: Subject, case: Case, plan: _Plan, made: _Made) -> Answer | Lost:
+    sizes = tuple(output_bytes(expected) for expected in made.reply.expected)
+    limit = 4 * sum(sizes) + sum(map(len, made.payloads)) + _REPLY_SLACK_BYTES
+    return subject.seat.ask(
+        p.RunCase(
+            key=case.id, arguments=made.reply.arguments, poison=plan.poison, poison_bytes=sizes
+        ),
+        made.payloads,
+        timeout_s=subject.timeout_s,
+        max_reply_bytes=limit,
+    )
+
+
+def _lost(lost: Lost) -> Finding:
+    return Finding(code=lost.code, message=lost.message, evidence=(lost.output[-4000:],) if lost.output else ())
+
+
+def _grade_ran(
+    subject: Subject,
+    case: Case,
+    plan: _Plan,
+    made: _Made,
+    ran: p.Ran,
+    payloads: Sequence[bytearray],
+    before: Sequence[Round],
+) -> Round:
+    findings = list(grade_form(ran.outputs, made.reply.expected, subject.card.contract))
+    blobs = _select(payloads, tuple(spec.blob for spec in ran.outputs))
+    returned = _select(payloads, ran.input_blobs)
+    if blobs is None or returned is None:
+        finding = Finding(code="PROTOCOL_VIOLATION", message="the reply names payloads it does not carry")
+        return _round_record(plan, Status.FAIL, (finding,))
+    if subject.card.contract.functional:
+        findings += grade_inputs(made.payloads, returned)
+    digests = tuple(map(sha256_bytes, blobs))
+    numerics: Numerics | None = None
+    if not any(finding.code in _UNCOMPARABLE for finding in findings):
+        compared = _compare(subject, f"{case.id}/{plan.seed}", ran.outputs, blobs)
+        if isinstance(compared, Finding):
+            findings.append(compared)
+        else:
+            numerics = compared
+            findings += grade_numerics(numerics, made.reply.expected[0].dtype, subject.card.tolerances)
+    if plan.name == "repeat" and before and before[-1].output_sha256 != digests:
+        findings.append(
+            Finding(
+                code="NOT_DETERMINISTIC",
+                message="a second call on equal inputs gave other bytes: an element is unwritten, or the "
+                "result depends on chance",
+            )
+        )
+    return Round(
+        name=plan.name,
+        seed=plan.seed,
+        status=Status.FAIL if findings else Status.PASS,
+        findings=tuple(findings),
+        numerics=numerics,
+        outputs=ran.outputs,
+        output_sha256=digests,
+    )
+
+
+_UNCOMPARABLE = {"WRONG_OUTPUT_COUNT", "WRONG_SHAPE", "WRONG_DTYPE"}
+
+
+def _select(payloads: Sequence[bytearray], blobs: Sequence[int | None]) -> list[bytearray] | None:
+    if any(blob is None or not blob < len(payloads) for blob in blobs):
+        return None
+    return [payloads[blob] for blob in blobs if blob is not None]
+
+
+def _compare(
+    subject: Subject, key: str, outputs: tuple[OutputSpec, ...], blobs: Sequence[bytearray]
+) -> Numerics | Finding:
+    renumbered = tuple(
+        msgspec.structs.replace(spec, blob=position) for position, spec in enumerate(outputs)
+    )
+    answer = subject.oracle.ask(
+        p.Compare(key=key, outputs=renumbered), blobs, timeout_s=max(subject.timeout_s, 120.0)
+    )
+    match answer.reply:
+        case p.Compared() as compared:
+            return compared.numerics
+        case p.Failed() as failed:
+            return Finding(code="NOT_COMPARABLE", message=failed.message[:500])
+        case other:
+            raise InternalError("PROTOCOL", f"the oracle answered Compare with {type(other).__name__}")
+
+
+def _illegal(subject: Subject, case: Case, probe: Case | None) -> CaseResult:
+    plan = _Plan(name="fixed", seed=seed_text(fixed_seed(subject.card.task_id, case.id)), poison=POISON[0])
+    made = _make(subject, case, plan.seed, expect_values=False)
+    if isinstance(made, Finding):
+        return _result(subject, case, Status.INVALID, made, (), ())
+    described = tuple(map(describe_argument, made.reply.arguments))
+    outcome = _call(subject, case, plan, made)
+    if isinstance(outcome, Lost):
+        record = _round_record(plan, Status.FAIL, (_lost(outcome),))
+    elif isinstance(outcome.reply, p.Ran | p.Raised):
+        record = _grade_illegal_reply(subject, case, plan, outcome.reply, probe)
+    else:
+        code = outcome.reply.code if isinstance(outcome.reply, p.Failed) else "PROTOCOL_VIOLATION"
+        text = outcome.reply.message if isinstance(outcome.reply, p.Failed) else "unexpected answer"
+        record = _round_record(plan, Status.FAIL, (Finding(code=code, message=text[:500]),))
+    finding = record.findings[0] if record.findings else None
+    return _result(subject, case, record.status, finding, (record,), described)
+
+
+def _grade_illegal_reply(
+    subject: Subject, case: Case, plan: _Plan, reply: p.Ran | p.Raised, probe: Case | None
+) -> Round:
+    findings = list(grade_illegal(case, reply))
+    if isinstance(reply, p.Raised) and reply.device_lost:
+        findings.append(
+            Finding(code="DEVICE_LOST", message="after the refused call the device no longer works")
+        )
+        subject.seat.retire()
+    elif probe is not None:
+        findings += _still_usable(subject, probe)
+    record = _round_record(plan, Status.FAIL if findings else Status.PASS, tuple(findings))
+    return _with_exception(record, reply) if isinstance(reply, p.Raised) else record
+
+
+def _still_usable(subject: Subject, probe: Case) -> tuple[Finding, ...]:
+    # The same worker must still do legal work right after it has refused an illegal call.
+    worker = subject.seat.number
+    plan = _Plan(name="after", seed=seed_text(fixed_seed(subject.card.task_id, probe.id)), poison=POISON[0])
+    made = _make(subject, probe, plan.seed, expect_values=True)
+    if isinstance(made, Finding):
+        return ()
+    record = _round(subject, probe, plan, made, ())
+    _forget(subject, probe, plan.seed)
+    if record.status is Status.PASS and subject.seat.number == worker:
+        return ()
+    reason = record.findings[0].message if record.findings else "the worker was replaced"
+    return (
+        Finding(
+            code="UNUSABLE_AFTER_ILLEGAL",
+            message=f"after the refused call, the legal case '{probe.id}' no longer passes in the same "
+            f"process: {reason}",
+        ),
+    )
+
+
+def _round_record(plan: _Plan, status: Status, findings: tuple[Finding, ...]) -> Round:
+    return Round(
+        name=plan.name,
+        seed=plan.seed,
+        status=status,
+        findings=findings,
+        numerics=None,
+        outputs=(),
+        output_sha256=(),
+    )
+
+
+def _result(
+    subject: Subject,
+    case: Case,
+    status: Status,
+    finding: Finding | None,
+    rounds: tuple[Round, ...],
+    inputs: tuple[str, ...],
+) -> CaseResult:
+    return CaseResult(
+        case_id=case.id,
+        kind=case.kind,
+        status=status,
+        code=finding.code if finding else None,
+        message=finding.message if finding else None,
+        rounds=rounds,
+        inputs=inputs,
+        worker=subject.seat.number,
+        elapsed_s=0.0,
+    )
+
+
+__all__ = ["Subject", "run_cases", "seed_text"]

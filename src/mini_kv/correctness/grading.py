@@ -1,0 +1,168 @@
+"""Pure judgement of one reply against the plan: bytes and facts in, findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mini_kv.core import protocol as p
+from mini_kv.core.card import Case, Contract, DTypeName, Tolerance
+from mini_kv.core.results import Finding, Numerics
+from mini_kv.core.tensors import (
+    ITEM_SIZE_BYTES,
+    AbsentArg,
+    Argument,
+    OutputSpec,
+    ScalarArg,
+    TensorSpec,
+    contiguous_strides,
+    element_count,
+)
+
+Payload = bytes | bytearray | memoryview
+
+
+def describe_argument(argument: Argument) -> str:
+    """Return an argument as people write it: ``float16[4, 128] strides (128, 1) on cpu``."""
+    match argument:
+        case AbsentArg():
+            return "None"
+        case ScalarArg():
+            return str(argument.special if argument.special is not None else argument.value)
+        case TensorSpec():
+            text = f"{argument.dtype}{list(argument.shape)}"
+            if argument.strides != contiguous_strides(argument.shape):
+                text += f" strides {argument.strides}"
+            if argument.storage_offset:
+                text += f" offset {argument.storage_offset}"
+            return f"{text} on {argument.device}"
+
+
+def input_bytes(arguments: Sequence[Argument]) -> int:
+    """Return the elements' bytes of all tensor arguments: the size by which inputs are ordered."""
+    return sum(
+        element_count(argument.shape) * ITEM_SIZE_BYTES.get(argument.dtype, 8)
+        for argument in arguments
+        if isinstance(argument, TensorSpec)
+    )
+
+
+def output_bytes(expected: p.ExpectedOutput) -> int:
+    """Return the bytes of one expected output."""
+    return element_count(expected.shape) * ITEM_SIZE_BYTES[expected.dtype]
+
+
+def grade_form(
+    outputs: Sequence[OutputSpec], expected: Sequence[p.ExpectedOutput], contract: Contract
+) -> tuple[Finding, ...]:
+    """Compare number, shape, dtype, device, strides and aliasing of what came back with the plan."""
+    if len(outputs) != len(expected):
+        return (
+            Finding(
+                code="WRONG_OUTPUT_COUNT",
+                message=f"the operator returned {len(outputs)} tensors; the reference returns {len(expected)}",
+            ),
+        )
+    findings: list[Finding] = []
+    for position, (got, want) in enumerate(zip(outputs, expected, strict=True)):
+        name = f"output {position}"
+        if got.shape != want.shape:
+            findings.append(_differs("WRONG_SHAPE", name, "shape", list(got.shape), list(want.shape)))
+        if got.dtype != want.dtype:
+            findings.append(_differs("WRONG_DTYPE", name, "dtype", got.dtype, want.dtype))
+        if got.device != want.device:
+            findings.append(_differs("WRONG_DEVICE", name, "device", got.device, want.device))
+        strides = contiguous_strides(want.shape)
+        if got.shape == want.shape and got.strides != strides and element_count(want.shape) > 0:
+            findings.append(_differs("WRONG_STRIDES", name, "strides", got.strides, f"{strides} (contiguous)"))
+        if contract.functional and got.aliases_input is not None:
+            findings.append(
+                Finding(
+                    code="ALIASES_INPUT",
+                    message=f"{name} shares its storage with input {got.aliases_input}; "
+                    "a functional operator returns fresh memory",
+                )
+            )
+    return tuple(findings)
+
+
+def _differs(code: str, name: str, what: str, got: object, want: object) -> Finding:
+    return Finding(code=code, message=f"{name} has {what} {got}; the plan demands {want}")
+
+
+def grade_inputs(sent: Sequence[Payload], returned: Sequence[Payload]) -> tuple[Finding, ...]:
+    """Compare every input storage, gaps included, byte by byte with what was sent."""
+    if len(sent) != len(returned):
+        return (
+            Finding(
+                code="INPUTS_NOT_RETURNED",
+                message=f"{len(returned)} input storages came back; {len(sent)} were sent",
+            ),
+        )
+    return tuple(
+        Finding(
+            code="INPUT_MUTATED",
+            message=f"the call wrote to the storage of input payload {position}, "
+            f"first at byte {_first_difference(before, after)}; a functional operator writes to no input",
+        )
+        for position, (before, after) in enumerate(zip(sent, returned, strict=True))
+        if before != after
+    )
+
+
+def _first_difference(before: Payload, after: Payload) -> int:
+    left, right = memoryview(before), memoryview(after)
+    for position in range(min(left.nbytes, right.nbytes)):
+        if left[position] != right[position]:
+            return position
+    return min(left.nbytes, right.nbytes)
+
+
+def grade_numerics(
+    numerics: Numerics, dtype: str, tolerances: Mapping[DTypeName, Tolerance]
+) -> tuple[Finding, ...]:
+    """Turn mismatches into one finding that names the first wrong element."""
+    if numerics.mismatch_count == 0:
+        return ()
+    limit = {str(name): value for name, value in tolerances.items()}.get(dtype)
+    bound = f"rtol {limit.rtol:g}, atol {limit.atol:g}" if limit else "exact"
+    first = numerics.first_mismatches[0]
+    return (
+        Finding(
+            code="WRONG_VALUES",
+            message=f"{numerics.mismatch_count} of {numerics.element_count} elements are wrong; the first at "
+            f"{list(first.index)}: expected {first.expected}, got {first.actual} ({dtype}: {bound})",
+        ),
+    )
+
+
+def grade_illegal(case: Case, reply: p.Ran | p.Raised) -> tuple[Finding, ...]:
+    """Compare what an illegal call did with what the card says it must raise."""
+    wanted = case.raises
+    if wanted is None:
+        return (Finding(code="NO_EXPECTATION", message="the card states no exception for this case"),)
+    if isinstance(reply, p.Ran):
+        return (
+            Finding(
+                code="ILLEGAL_INPUT_ACCEPTED",
+                message=f"the call returned a result; the card demands {wanted.exception} "
+                f"with '{wanted.message}'",
+            ),
+        )
+    found: list[Finding] = []
+    if wanted.exception not in reply.types:
+        found.append(
+            Finding(
+                code="WRONG_EXCEPTION",
+                message=f"the call raised {reply.types[0]}; the card demands {wanted.exception}",
+            )
+        )
+    if wanted.message not in reply.message:
+        found.append(
+            Finding(
+                code="WRONG_MESSAGE",
+                message=f"the message lacks '{wanted.message}': {reply.message.splitlines()[0][:200]!r}"
+                if reply.message
+                else f"the message lacks '{wanted.message}': it is empty",
+            )
+        )
+    return tuple(found)
