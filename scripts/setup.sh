@@ -32,12 +32,16 @@ nvcc_wanted() {
 locks=(requirements/lock.txt)
 if nvcc_wanted; then locks+=(requirements/nvcc.txt); fi
 
+# Once an interpreter was named it stays, until another one is named.
+interpreter=${MINI_KV_PYTHON:-}
+if [ -z "$interpreter" ] && [ -f "$STAMP" ]; then interpreter=$(sed -n 's/^python //p' "$STAMP"); fi
+
 # Everything that decides what the environment holds. A moved checkout has dead paths in its scripts,
 # so the folder counts too.
 fingerprint() {
     sha256sum requirements/uv.txt "${locks[@]}" pyproject.toml src/mini_kv/__init__.py scripts/setup.sh
     echo "folder $PWD"
-    echo "python ${MINI_KV_PYTHON:-default}"
+    echo "python $interpreter"
     if nvcc_wanted; then echo nvcc; fi
 }
 
@@ -47,10 +51,10 @@ if [ -x "$PYTHON" ] && [ -f "$STAMP" ] && [ "$(<"$STAMP")" = "$wanted" ]; then
 fi
 
 find_python() {
-    if [ -n "${MINI_KV_PYTHON:-}" ]; then
-        "$MINI_KV_PYTHON" -c "$FITS" 2>/dev/null \
-            || die "MINI_KV_PYTHON=$MINI_KV_PYTHON does not run as Python 3.11, 3.12 or 3.13."
-        echo "$MINI_KV_PYTHON"
+    if [ -n "$interpreter" ]; then
+        "$interpreter" -c "$FITS" 2>/dev/null \
+            || die "MINI_KV_PYTHON=$interpreter does not run as Python 3.11, 3.12 or 3.13."
+        echo "$interpreter"
         return
     fi
     local name
@@ -67,10 +71,10 @@ find_python() {
 keep_venv() {
     [ -x "$PYTHON" ] && "$PYTHON" -c "$FITS" 2>/dev/null || return 1
     if [ -f "$STAMP" ]; then
-        grep -qxF "folder $PWD" "$STAMP" && grep -qxF "python ${MINI_KV_PYTHON:-default}" "$STAMP"
+        grep -qxF "folder $PWD" "$STAMP" && grep -qxF "python $interpreter" "$STAMP"
     else
         # Left by an interrupted run, or made by hand: usable if its pip is.
-        [ -z "${MINI_KV_PYTHON:-}" ] && "$PYTHON" -m pip --version >/dev/null 2>&1
+        [ -z "$interpreter" ] && "$PYTHON" -m pip --version >/dev/null 2>&1
     fi
 }
 
@@ -78,13 +82,12 @@ make_venv() {
     local python
     python=$(find_python)
     say "making $VENV with $("$python" --version) ($python)"
-    rm -rf "$VENV"
     if "$python" -c 'import venv, ensurepip' 2>/dev/null; then
-        "$python" -m venv "$VENV"
+        "$python" -m venv --clear "$VENV"
     elif "$python" -m virtualenv --version >/dev/null 2>&1; then
-        "$python" -m virtualenv --quiet "$VENV"
+        "$python" -m virtualenv --quiet --clear "$VENV"
     elif command -v virtualenv >/dev/null; then
-        virtualenv --quiet --python "$python" "$VENV"
+        virtualenv --quiet --clear --python "$python" "$VENV"
     else
         die "$python cannot make virtual environments (no ensurepip, no virtualenv);" \
             "install your system's venv package, on Debian and Ubuntu: apt-get install python3-venv."

@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print one schema, list the names or write all files; exactly one of the three."""
     asked = [arguments.name is not None, arguments.list, arguments.write is not None]
     if sum(asked) != 1:
-        raise ConfigurationError("USAGE", "Give one of NAME, --list or --write DIR (see 'mini-kv schema --help').")
+        raise ConfigurationError("USAGE", "Give exactly one of NAME, --list and --write DIR.")
     if arguments.json and not arguments.list:
         raise ConfigurationError("USAGE", "--json goes with --list; a schema is printed as JSON anyway.")
     if arguments.list:
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(schema_text(arguments.name))
     else:
         known = ", ".join(RECORDS)
-        raise ConfigurationError("USAGE", f"'{arguments.name}' is not a record with a schema; the names are {known}.")
+        raise ConfigurationError("USAGE", f"No record is named '{arguments.name}'; the names are {known}.")
     return ExitCode.ACCEPTED
 
 

@@ -1,0 +1,44 @@
+"""What every test may lean on: where the project lies, the command line in process, GPU marks."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# The same examples on every run: a red test stays red until someone mends it.
+settings.register_profile("house", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("house")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a CUDA device where the machine shows none (told without importing torch)."""
+    if glob.glob("/dev/nvidia[0-9]*"):
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    """The checkout's folder."""
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def mini_kv(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run one command in this process: ``mini_kv("schema", "--list") -> (exit code, stdout, stderr)``."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        from mini_kv.cli.main import main
+
+        capsys.readouterr()
+        code = main(list(argv))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
