@@ -1,0 +1,194 @@
+"""Attempts as they lie on disk: their names, their files, and what may be believed of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.card import IDENTIFIER, SCHEMA_VERSION
+from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.record import from_json
+from mini_kv.core.results import Attempt, Environment, Finding, IndexRow, Status
+from mini_kv.system.files import sha256_file
+
+ATTEMPT_FILE = "attempt.json"
+ENVIRONMENT_FILE = "environment.json"
+SOURCES_FOLDER = "sources"
+PARTIAL_SUFFIX = ".partial"
+MAX_RECORD_BYTES = 256 << 20
+
+ATTEMPT_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
+TASK_ID = re.compile(IDENTIFIER.removeprefix("^").removesuffix("$"))
+
+# Axes without which nothing was shown, and what each must say.
+PROOF_AXES = {
+    "build": frozenset({Status.PASS}),
+    "numerics": frozenset({Status.PASS}),
+    # A card may demand no contract check at all; then there is none to pass.
+    "contract": frozenset({Status.PASS, Status.SKIPPED}),
+}
+# Speed against a baseline is not correctness.
+SPEED_AXES = frozenset({"regression"})
+BROKEN = frozenset({Status.FAIL, Status.INVALID, Status.ERROR})
+CORRECT_EXIT_CODES = frozenset({0, 6})
+
+
+def new_attempt_id(now: datetime, random_bytes: bytes) -> str:
+    """Return ``<UTC yyyymmddThhmmssZ>-<8 hex>`` from a zoned time and 4 random bytes."""
+    if now.tzinfo is None or len(random_bytes) != 4:
+        raise ValueError("an attempt id needs a time with a zone and 4 random bytes")
+    return f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{random_bytes.hex()}"
+
+
+def utc_text(now: datetime) -> str:
+    """Return a zoned time as ``2026-01-31T23:59:59.123456Z``: of one width, so that text sorts as time."""
+    if now.tzinfo is None:
+        raise ValueError("a time without a zone is not evidence")
+    return f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
+
+
+def is_correct(attempt: Attempt) -> bool:
+    """Say whether the attempt showed a correct candidate, whatever its speed against a baseline.
+
+    The build, numerics and contract axes must stand there and pass; no other axis but the regression
+    gate's may have failed.
+    """
+    by_name = {axis.name: axis.status for axis in attempt.axes}
+    if len(by_name) != len(attempt.axes) or attempt.exit_code not in CORRECT_EXIT_CODES:
+        return False
+    if any(by_name.get(name) not in allowed for name, allowed in PROOF_AXES.items()):
+        return False
+    return not any(status in BROKEN for name, status in by_name.items() if name not in SPEED_AXES)
+
+
+def describe_environment(environment: Environment) -> str:
+    """Return the machine in a few words, for tables: device and torch."""
+    gpus = {gpu.name for gpu in environment.gpus}
+    device = ", ".join(sorted(gpus)) if environment.device == "cuda" and gpus else environment.cpu_model
+    return f"{device}, torch {environment.torch}"
+
+
+def read_record_bytes(path: Path) -> bytes:
+    """Return a record's bytes; ``OSError`` or ``ValueError`` for links, devices, sizes no record has."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as stream:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise ValueError("it is not a regular file")
+        if facts.st_size > MAX_RECORD_BYTES:
+            raise ValueError(f"{facts.st_size} bytes pass the limit of {MAX_RECORD_BYTES}")
+        return stream.read()
+
+
+def parse_attempt(folder: Path) -> tuple[Attempt, str]:
+    """Return the attempt in ``folder`` and the SHA-256 of its ``attempt.json``.
+
+    Raises ``OSError`` or ``ValueError`` (``msgspec.ValidationError`` is one) with the reason.
+    """
+    raw = read_record_bytes(folder / ATTEMPT_FILE)
+    attempt = from_json(raw, Attempt)
+    major = SCHEMA_VERSION.partition(".")[0]
+    if attempt.schema_version.partition(".")[0] != major:
+        raise ValueError(f"its schema version {attempt.schema_version} is not {major}.x")
+    return attempt, sha256_bytes(raw)
+
+
+def reason(error: Exception) -> str:
+    """Return an error's words without the path of this machine that ``OSError`` adds."""
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
+
+
+def read_attempt(folder: Path) -> tuple[Attempt, str]:
+    """Like :func:`parse_attempt`, for a folder a person named; raises ``ConfigurationError``."""
+    if folder.name.endswith(PARTIAL_SUFFIX):
+        raise ConfigurationError("ATTEMPT_UNFINISHED", f"{folder} is an attempt that was never finished.")
+    try:
+        return parse_attempt(folder)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        message = f"{folder} holds no {ATTEMPT_FILE}, so it is not the folder of an attempt."
+        raise ConfigurationError("NOT_AN_ATTEMPT", message) from error
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        message = f"{folder / ATTEMPT_FILE} cannot be read as an attempt: {reason(error)}."
+        raise ConfigurationError("ATTEMPT_UNREADABLE", message) from error
+
+
+def list_files(folder: Path) -> tuple[dict[str, os.stat_result], tuple[str, ...]]:
+    """Return regular files by POSIX path relative to ``folder``, and all else that is no folder.
+
+    Links are never followed: they count among what does not belong there.
+    """
+    files: dict[str, os.stat_result] = {}
+    strange: list[str] = []
+    pending = [""]
+    while pending:
+        prefix = pending.pop()
+        with os.scandir(folder / prefix) as entries:
+            for entry in entries:
+                path = prefix + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(path + "/")
+                elif entry.is_file(follow_symlinks=False):
+                    files[path] = entry.stat(follow_symlinks=False)
+                else:
+                    strange.append(path)
+    return files, tuple(sorted(strange))
+
+
+def check_files(folder: Path, attempt: Attempt) -> tuple[Finding, ...]:
+    """Re-hash every file of an attempt; return one finding for each that is changed, missing or added."""
+    found, strange = list_files(folder)
+    found.pop(ATTEMPT_FILE, None)
+    findings: list[Finding] = []
+    for file in sorted(attempt.files, key=lambda file: file.path):
+        facts = found.pop(file.path, None)
+        if facts is None:
+            findings.append(Finding(code="FILE_MISSING", message=f"{file.path} is missing."))
+            continue
+        digest = sha256_file(folder / file.path) if facts.st_size == file.size_bytes else None
+        if digest != file.sha256:
+            evidence = (
+                f"promised: {file.size_bytes} bytes, sha256 {file.sha256}",
+                f"found: {facts.st_size} bytes, sha256 {digest or 'not computed'}",
+            )
+            message = f"{file.path} was changed."
+            findings.append(Finding(code="FILE_CHANGED", message=message, evidence=evidence))
+    findings += [
+        Finding(code="FILE_ADDED", message=f"{path} was not there when the attempt ended.")
+        for path in sorted((*found, *strange))
+    ]
+    return tuple(findings)
+
+
+def index_row(folder: Path, attempt: Attempt, attempt_sha256: str) -> IndexRow:
+    """Return what the index keeps of an attempt that lies in ``<artifacts>/<task>/<attempt>``."""
+    try:
+        raw = read_record_bytes(folder / ENVIRONMENT_FILE)
+        environment = describe_environment(from_json(raw, Environment))
+    except (OSError, ValueError, msgspec.DecodeError):
+        environment = None  # an attempt that failed early may not have come so far
+    return IndexRow(
+        task_id=attempt.task_id,
+        attempt_id=attempt.attempt_id,
+        path=f"{folder.parent.name}/{folder.name}",
+        attempt_sha256=attempt_sha256,
+        candidate_id=attempt.candidate_id,
+        candidate_version=attempt.candidate_version,
+        device=attempt.device,
+        suite_sha256=attempt.suite_sha256,
+        environment_key=attempt.environment_key,
+        environment=environment,
+        started_at=attempt.started_at,
+        complete=attempt.complete,
+        accepted=attempt.accepted,
+        correct=is_correct(attempt),
+        benchmark_stable=attempt.benchmark_stable,
+        geomean_speedup=attempt.geomean_speedup,
+        primary_p50_us=attempt.primary_p50_us,
+        exit_code=attempt.exit_code,
+    )

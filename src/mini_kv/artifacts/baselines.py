@@ -1,0 +1,265 @@
+"""Baselines: attempts promoted by hand into one file that carries its samples, sources and hashes."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from mini_kv.artifacts.attempts import (
+    SOURCES_FOLDER,
+    check_files,
+    is_correct,
+    read_attempt,
+    read_record_bytes,
+    reason,
+    utc_text,
+)
+from mini_kv.artifacts.index import indexed_sha256
+from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard, suite_hash
+from mini_kv.core.errors import ConfigurationError, IntegrityError
+from mini_kv.core.quality import judge_quality
+from mini_kv.core.record import Record, from_json, to_json
+from mini_kv.core.results import Attempt, Baseline, Benchmark, Environment, Series, Status
+from mini_kv.core.statistics import summarize
+from mini_kv.system.files import fsync_folder, write_bytes_atomic
+
+_R = TypeVar("_R", bound=Record)
+
+# Part of a baseline: the file of the attempt that it was read from.
+_PARTS = {
+    "candidate_manifest": "candidate_manifest.json",
+    "environment": "environment.json",
+    "benchmark": "benchmark.json",
+}
+
+
+# ---------------------------------------------------------------------------- promotion
+
+
+def promote_baseline(attempt_folder: Path, output: Path, *, now: datetime, replace: bool = False) -> Baseline:
+    """Write ``output`` from a complete, correct, stable attempt; return what was written.
+
+    Raises ``IntegrityError`` where the attempt's files are not those that were archived, and
+    ``ConfigurationError`` with one sentence where the attempt does not qualify or ``output`` exists and
+    ``replace`` was not asked for.
+    """
+    if os.path.lexists(output) and not replace:
+        raise _exists(output)
+    folder = Path(os.path.abspath(attempt_folder))
+    attempt, attempt_sha256 = read_attempt(folder)
+    _require_unchanged(folder, attempt, attempt_sha256)
+    _require_eligible(attempt)
+    benchmark = _archived(folder, attempt, "benchmark.json", Benchmark)
+    environment = _archived(folder, attempt, "environment.json", Environment)
+    card = _archived(folder, attempt, "task_card.json", TaskCard)
+    _require_consistent(attempt, card, environment)
+    _require_stable(attempt, benchmark, card)
+    sources = _sources(folder, attempt)
+    baseline = Baseline(
+        schema_version=SCHEMA_VERSION,
+        promoted_at=utc_text(now),
+        attempt=attempt,
+        attempt_sha256=attempt_sha256,
+        candidate_manifest=_archived(folder, attempt, "candidate_manifest.json", CandidateManifest),
+        environment=environment,
+        benchmark=benchmark,
+        sources=sources,
+        sources_sha256={name: sha256_bytes(text.encode()) for name, text in sources.items()},
+    )
+    raw = to_json(baseline)
+    _verify(raw, output)  # what was just made must pass what every later reader demands
+    _write(output, raw, replace)
+    return baseline
+
+
+def _exists(output: Path) -> ConfigurationError:
+    message = f"{output} exists already and is not overwritten; --replace does so on purpose."
+    return ConfigurationError("BASELINE_EXISTS", message)
+
+
+def _refuse(attempt: Attempt, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        "NOT_PROMOTABLE", f"Attempt {attempt.attempt_id} cannot become a baseline: {why}."
+    )
+
+
+def _require_unchanged(folder: Path, attempt: Attempt, attempt_sha256: str) -> None:
+    named = f"Attempt {attempt.attempt_id}"
+    try:
+        changes = [finding.message for finding in check_files(folder, attempt)]
+    except OSError as error:
+        raise IntegrityError("ATTEMPT_CHANGED", f"{named} cannot be re-hashed: {reason(error)}.") from error
+    known = indexed_sha256(folder.parent.parent, attempt.task_id, attempt.attempt_id)
+    if known not in (None, attempt_sha256):
+        changes.append("attempt.json is not what the index recorded.")
+    if changes:
+        raise IntegrityError("ATTEMPT_CHANGED", f"{named} is not what was archived: {' '.join(changes)}")
+
+
+def _require_eligible(attempt: Attempt) -> None:
+    if not attempt.complete:
+        raise _refuse(attempt, "it is not complete")
+    if attempt.exit_code != 0 or not attempt.accepted:
+        raise _refuse(attempt, f"it was not accepted (exit code {attempt.exit_code})")
+    if not is_correct(attempt):
+        broken = ", ".join(f"{axis.name} {axis.status.value}" for axis in attempt.axes) or "none"
+        raise _refuse(attempt, f"its axes do not show a correct candidate (axes: {broken})")
+    if attempt.environment_key is None or attempt.device is None:
+        raise _refuse(attempt, "it does not say in which environment it ran")
+    if attempt.benchmark_stable is not True:
+        what = "its times are not stable" if attempt.benchmark_stable is False else "it has no benchmark"
+        raise _refuse(attempt, what)
+
+
+def _archived(folder: Path, attempt: Attempt, name: str, kind: type[_R]) -> _R:
+    if all(file.path != name for file in attempt.files):
+        raise _refuse(attempt, f"it holds no {name}")
+    try:
+        return from_json(read_record_bytes(folder / name), kind)
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        raise _refuse(attempt, f"its {name} cannot be read ({reason(error)})") from error
+
+
+def _require_consistent(attempt: Attempt, card: TaskCard, environment: Environment) -> None:
+    claims: dict[str, tuple[object, object]] = {
+        "environment key": (attempt.environment_key, environment.key),
+        "device": (attempt.device, environment.device),
+        "task id": (attempt.task_id, card.task_id),
+        "operator version": (attempt.operator_version, card.operator_version),
+        "suite hash": (attempt.suite_sha256, suite_hash(card)),
+    }
+    for what, (claimed, recorded) in claims.items():
+        if claimed != recorded:
+            message = (
+                f"Attempt {attempt.attempt_id} says that its {what} is {claimed}, its records say {recorded}."
+            )
+            raise IntegrityError("ATTEMPT_INCONSISTENT", message)
+
+
+def _require_stable(attempt: Attempt, benchmark: Benchmark, card: TaskCard) -> None:
+    timed = tuple(case.case_id for case in benchmark.cases)
+    if sorted(timed) != sorted(card.benchmark.case_ids):
+        raise _refuse(attempt, f"it timed {', '.join(timed) or 'nothing'}, not what the card plans")
+    if benchmark.status is not Status.PASS or not benchmark.stable or benchmark.device != attempt.device:
+        raise _refuse(
+            attempt, f"its benchmark is {benchmark.status.value} and not stable on {attempt.device}"
+        )
+    for case in benchmark.cases:
+        if (
+            case.candidate is None
+            or case.reference is None
+            or case.status is not Status.PASS
+            or not case.stable
+        ):
+            raise _refuse(attempt, f"case {case.case_id} was not timed well")
+        for side in (case.candidate, case.reference):
+            if _summary_again(side) != side:
+                what = f"the figures of {case.case_id} do not follow from its samples"
+                raise IntegrityError("SAMPLES_CHANGED", f"Attempt {attempt.attempt_id}: {what}.")
+        if findings := judge_quality(case.candidate, case.reference, benchmark.device):
+            raise _refuse(attempt, f"case {case.case_id} is unstable ({findings[0].message.rstrip('.')})")
+
+
+def _summary_again(side: Series) -> Series | None:
+    try:
+        return summarize(
+            side.samples_us,
+            calls_per_sample=side.calls_per_sample,
+            launch_exposed=side.launch_exposed,
+            floor_us=side.floor_us,
+            tick_us=side.tick_us,
+        )
+    except ValueError:
+        return None
+
+
+def _sources(folder: Path, attempt: Attempt) -> dict[str, str]:
+    prefix = SOURCES_FOLDER + "/"
+    paths = sorted(file.path for file in attempt.files if file.path.startswith(prefix))
+    if not paths:
+        raise _refuse(attempt, "it holds no sources")
+    sources: dict[str, str] = {}
+    for path in paths:
+        try:
+            sources[path.removeprefix(prefix)] = read_record_bytes(folder / path).decode()
+        except UnicodeDecodeError as error:
+            raise _refuse(attempt, f"{path} is not UTF-8 text") from error
+    return sources
+
+
+def _write(output: Path, raw: bytes, replace: bool) -> None:
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        if replace:
+            write_bytes_atomic(output, raw)
+            return
+        # A hard link is refused where the name exists: nothing that appeared meanwhile is overwritten.
+        fresh = output.with_name(f".{output.name}.{os.getpid()}.new")
+        write_bytes_atomic(fresh, raw)
+        try:
+            os.link(fresh, output)
+        finally:
+            fresh.unlink()
+        fsync_folder(output.parent)
+    except FileExistsError as error:
+        raise _exists(output) from error
+    except OSError as error:
+        message = f"{output} cannot be written: {reason(error)}."
+        raise ConfigurationError("BASELINE_UNWRITABLE", message) from error
+
+
+# ---------------------------------------------------------------------------- reading
+
+
+def load_baseline(path: Path) -> Baseline:
+    """Return the baseline in ``path`` after checking it against every hash it carries.
+
+    The parts are hashed as they stand in the file, not as this version's records would write them, so a
+    baseline outlives fields that are added later. Raises ``ConfigurationError`` for a file that is no
+    baseline of this major version and ``IntegrityError`` for one that was edited.
+    """
+    try:
+        raw = read_record_bytes(path.resolve())
+    except (OSError, ValueError) as error:
+        message = f"The baseline {path} cannot be read: {reason(error)}."
+        raise ConfigurationError("BASELINE_UNREADABLE", message) from error
+    return _verify(raw, path)
+
+
+def _verify(raw: bytes, path: Path) -> Baseline:
+    try:
+        baseline = from_json(raw, Baseline)
+        parts: dict[str, Any] = msgspec.json.decode(raw)
+    except (ValueError, msgspec.DecodeError) as error:
+        message = f"{path} is not a baseline: {error}."
+        raise ConfigurationError("BASELINE_INVALID", message) from error
+    major = SCHEMA_VERSION.partition(".")[0]
+    if baseline.schema_version.partition(".")[0] != major:
+        message = f"{path} has schema version {baseline.schema_version}; this mini-kv reads {major}.x."
+        raise ConfigurationError("BASELINE_VERSION", message)
+    if changed := _changed_parts(baseline, parts):
+        message = f"The baseline {path} was edited: {', '.join(changed)} do not match their hashes."
+        raise IntegrityError("BASELINE_CHANGED", message)
+    _require_eligible(baseline.attempt)
+    return baseline
+
+
+def _changed_parts(baseline: Baseline, parts: dict[str, Any]) -> list[str]:
+    promised = {file.path: file.sha256 for file in baseline.attempt.files}
+    changed = [] if sha256_bytes(to_json(parts["attempt"])) == baseline.attempt_sha256 else ["attempt"]
+    changed += [
+        part for part, name in _PARTS.items() if sha256_bytes(to_json(parts[part])) != promised.get(name)
+    ]
+    archived = {name for name in promised if name.startswith(SOURCES_FOLDER + "/")}
+    embedded = {
+        f"{SOURCES_FOLDER}/{name}": sha256_bytes(text.encode()) for name, text in baseline.sources.items()
+    }
+    changed += sorted(name for name in archived | embedded.keys() if embedded.get(name) != promised.get(name))
+    if {f"{SOURCES_FOLDER}/{name}": digest for name, digest in baseline.sources_sha256.items()} != embedded:
+        changed.append("sources_sha256")
+    return changed

@@ -1,0 +1,260 @@
+"""The index over attempts: a SQLite file that can always be made again from the folders.
+
+Every access holds ``index.lock``: replacing a database that another connection has open would lose what
+that connection writes. One attempt costs one insert, however many there are.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from mini_kv.artifacts.attempts import ATTEMPT_ID, TASK_ID, check_files, index_row, parse_attempt, reason
+from mini_kv.core.card import SCHEMA_VERSION
+from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.record import from_json, to_json
+from mini_kv.core.results import ArtifactIndex, Finding, IndexRow
+from mini_kv.system.files import exclusive_lock, fsync_folder, write_json_atomic
+
+INDEX_FILE = "index.db"
+LOCK_FILE = "index.lock"
+INDEX_JSON = "artifact_index.json"
+# Folders beside the tasks' that hold other evidence.
+RESERVED_FOLDERS = frozenset({"profiles", "comparisons"})
+LOCK_TIMEOUT_S = 30.0
+# Raised with every change of the table or of IndexRow; another number reads as no index.
+LAYOUT_VERSION = 1
+HEAL = "run 'mini-kv rebuild-index' to make it again from the folders"
+
+_TABLE = (
+    "CREATE TABLE attempts (task_id TEXT NOT NULL, attempt_id TEXT NOT NULL, row TEXT NOT NULL, "
+    "PRIMARY KEY (task_id, attempt_id)) WITHOUT ROWID"
+)
+
+Entry = IndexRow | Finding
+
+
+# ---------------------------------------------------------------------------- folders
+
+
+def _attempt_folders(root: Path) -> list[Path]:
+    """Return every folder named like a finished attempt, ordered by task and id."""
+    folders: list[Path] = []
+    with os.scandir(root) as tasks:
+        names = sorted(
+            task.name
+            for task in tasks
+            if TASK_ID.fullmatch(task.name) and task.name not in RESERVED_FOLDERS and task.is_dir()
+        )
+    for name in names:
+        folders += sorted(path for path in (root / name).iterdir() if ATTEMPT_ID.fullmatch(path.name))
+    return folders
+
+
+def _entry(folder: Path) -> Entry:
+    """Return the row of the attempt in ``folder``, or why it cannot be trusted."""
+    path = f"{folder.parent.name}/{folder.name}"
+    if folder.is_symlink() or not folder.is_dir():
+        message = f"{path} is not a folder, so it is no attempt."
+        return Finding(code="ATTEMPT_UNREADABLE", message=message)
+    try:
+        attempt, digest = parse_attempt(folder)
+        if (attempt.task_id, attempt.attempt_id) != (folder.parent.name, folder.name):
+            message = f"{path} says that it is {attempt.task_id}/{attempt.attempt_id}."
+            return Finding(code="ATTEMPT_MISPLACED", message=message)
+        changes = check_files(folder, attempt)
+    except FileNotFoundError:
+        return Finding(code="ATTEMPT_UNREADABLE", message=f"{path} holds no attempt.json.")
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        return Finding(
+            code="ATTEMPT_UNREADABLE", message=f"{path} cannot be read as an attempt: {reason(error)}."
+        )
+    if changes:
+        evidence = tuple(f"{change.code}: {change.message}" for change in changes)
+        return Finding(code="ATTEMPT_CHANGED", message=f"{path} is not what was archived.", evidence=evidence)
+    return index_row(folder, attempt, digest)
+
+
+def _scan(root: Path, known: dict[Path, Entry] | None = None) -> dict[Path, Entry]:
+    known = known or {}
+    return {folder: known[folder] if folder in known else _entry(folder) for folder in _attempt_folders(root)}
+
+
+def _rows(entries: dict[Path, Entry]) -> tuple[IndexRow, ...]:
+    return tuple(entry for entry in entries.values() if isinstance(entry, IndexRow))
+
+
+# ---------------------------------------------------------------------------- database
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCK_TIMEOUT_S, isolation_level=None
+    )
+    try:
+        connection.execute("PRAGMA journal_mode=WAL").fetchone()
+        connection.execute("PRAGMA synchronous=FULL")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _require_layout(connection: sqlite3.Connection) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != LAYOUT_VERSION:
+        raise sqlite3.DatabaseError(f"layout version {version} is not {LAYOUT_VERSION}")
+
+
+def _insert(connection: sqlite3.Connection, rows: Iterable[IndexRow]) -> None:
+    connection.executemany(
+        "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?)",
+        ((row.task_id, row.attempt_id, to_json(row, indent=None).decode()) for row in rows),
+    )
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("-wal", "-shm", "-journal", ""):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _replace_database(root: Path, rows: Iterable[IndexRow]) -> None:
+    """Put a fresh database in the old one's place; the caller holds the lock."""
+    fresh = root / f".{INDEX_FILE}.new"
+    _remove(fresh)
+    with closing(_connect(fresh, "rwc")) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(_TABLE)
+        _insert(connection, rows)
+        connection.execute(f"PRAGMA user_version={LAYOUT_VERSION}")
+        connection.execute("COMMIT")
+    for suffix in ("-wal", "-shm", "-journal"):  # the old database's own log must not be replayed here
+        (root / (INDEX_FILE + suffix)).unlink(missing_ok=True)
+    os.replace(fresh, root / INDEX_FILE)
+    fsync_folder(root)
+
+
+def _warning(code: str, what: str) -> tuple[Finding, ...]:
+    return (Finding(code=code, message=f"The index {what}; {HEAL}."),)
+
+
+def _recreate_if_missing(root: Path) -> tuple[Finding, ...]:
+    """Make a missing index from the folders (the lock is held); remark on it when there were any."""
+    if os.path.lexists(root / INDEX_FILE):
+        return ()
+    entries = _scan(root)
+    _replace_database(root, _rows(entries))
+    if not entries:
+        return ()
+    message = f"The index was missing; it was made again from {len(entries)} attempt folder(s)."
+    return (Finding(code="INDEX_RECREATED", message=message),)
+
+
+def open_index(root: Path) -> tuple[Finding, ...]:
+    """Make the index of an artifacts folder if there is none; return warnings, raise nothing."""
+    try:
+        with exclusive_lock(root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
+            return (
+                _recreate_if_missing(root) if held else _warning("INDEX_LOCKED", "is locked by another run")
+            )
+    except (OSError, sqlite3.Error) as error:
+        return _warning("INDEX_UNUSABLE", f"cannot be made ({reason(error)})")
+
+
+def add_to_index(root: Path, row: IndexRow) -> tuple[Finding, ...]:
+    """Insert one published attempt; return warnings, raise nothing: the attempt is safe in its folder."""
+    name = f"{row.task_id}/{row.attempt_id}"
+    try:
+        with exclusive_lock(root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
+            if not held:
+                return _warning("INDEX_LOCKED", f"is locked by another run and lacks {name}")
+            remarks = _recreate_if_missing(root)
+            with closing(_connect(root / INDEX_FILE, "rw")) as connection:
+                _require_layout(connection)
+                _insert(connection, (row,))
+            return remarks
+    except (OSError, sqlite3.Error) as error:
+        return _warning("INDEX_UNUSABLE", f"cannot be written ({reason(error)}) and lacks {name}")
+
+
+def read_index(root: Path, task_id: str | None = None) -> tuple[tuple[IndexRow, ...], tuple[Finding, ...]]:
+    """Return the attempts' rows, by task and id, and warnings.
+
+    Where the index is missing or unusable the folders themselves are read, which is slower and as right.
+    """
+    if not root.is_dir():
+        return (), ()
+    try:
+        with exclusive_lock(root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
+            if not held:
+                return _read_folders(root, task_id, "INDEX_LOCKED", "is locked by another run")
+            if not os.path.lexists(root / INDEX_FILE):
+                return _read_folders(root, task_id, "INDEX_MISSING", "is missing")
+            return _read_database(root, task_id), ()
+    except (OSError, sqlite3.Error, ValueError, msgspec.DecodeError) as error:
+        return _read_folders(root, task_id, "INDEX_UNUSABLE", f"cannot be read ({reason(error)})")
+
+
+def indexed_sha256(root: Path, task_id: str, attempt_id: str) -> str | None:
+    """Return the hash of ``attempt.json`` that was indexed when the attempt ended, if it is known."""
+    if not os.path.lexists(root / INDEX_FILE):
+        return None
+    rows, warnings = read_index(root, task_id)
+    known = (row.attempt_sha256 for row in rows if row.attempt_id == attempt_id)
+    return None if warnings else next(known, None)
+
+
+def _read_database(root: Path, task_id: str | None) -> tuple[IndexRow, ...]:
+    where, values = ("", ()) if task_id is None else (" WHERE task_id = ?", (task_id,))
+    with closing(_connect(root / INDEX_FILE, "rw")) as connection:
+        _require_layout(connection)
+        found = connection.execute(f"SELECT row FROM attempts{where} ORDER BY task_id, attempt_id", values)
+        return tuple(from_json(text.encode(), IndexRow) for (text,) in found)
+
+
+def _read_folders(
+    root: Path, task_id: str | None, code: str, what: str
+) -> tuple[tuple[IndexRow, ...], tuple[Finding, ...]]:
+    entries = _scan(root)
+    if not entries:
+        return (), ()
+    damaged = tuple(entry for entry in entries.values() if isinstance(entry, Finding))
+    rows = tuple(row for row in _rows(entries) if task_id in (None, row.task_id))
+    return rows, (*_warning(code, what), *damaged)
+
+
+def rebuild_index(artifacts_root: Path) -> ArtifactIndex:
+    """Make ``index.db`` and ``artifact_index.json`` again from the folders and return the latter.
+
+    Every attempt is re-hashed. ``.partial`` folders are skipped; an attempt that is unreadable, in the
+    wrong place or changed is named in ``damaged`` and left out. The hashing is done before the lock is
+    taken, so that runs which end meanwhile wait only for the attempts that appeared since.
+    Raises ``ConfigurationError`` where the folder is missing or refuses.
+    """
+    if not artifacts_root.is_dir():
+        raise ConfigurationError("NO_ARTIFACTS", f"{artifacts_root} is not a folder of artifacts.")
+    try:
+        known = _scan(artifacts_root)
+        with exclusive_lock(artifacts_root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
+            if not held:
+                message = (
+                    f"Another run holds the index of {artifacts_root} for {LOCK_TIMEOUT_S:.0f} s; try again."
+                )
+                raise ConfigurationError("INDEX_LOCKED", message)
+            entries = _scan(artifacts_root, known)
+            index = ArtifactIndex(
+                schema_version=SCHEMA_VERSION,
+                attempts=_rows(entries),
+                damaged=tuple(entry for entry in entries.values() if isinstance(entry, Finding)),
+            )
+            _replace_database(artifacts_root, index.attempts)
+            write_json_atomic(artifacts_root / INDEX_JSON, index)
+            return index
+    except (OSError, sqlite3.Error) as error:
+        message = f"The index of {artifacts_root} cannot be written: {reason(error)}."
+        raise ConfigurationError("INDEX_UNWRITABLE", message) from error
