@@ -84,16 +84,17 @@ class _ProbeCache(Record, frozen=True, kw_only=True):
 
 
 def find_toolchain(
-    cache_folder: Path,
+    cache_folder: Path | None,
     environ: Mapping[str, str],
     search_path: Sequence[str] | None = None,
 ) -> Toolchain:
     """Find compilers, torch and CUDA. ``search_path`` is ``sys.path`` unless given.
 
-    ``cache_folder`` (``.build``) keeps the probes' answers; it is made when it is missing.
+    ``cache_folder`` (``.build``) keeps the probes' answers and is made when it is missing; with
+    ``None`` every compiler is asked afresh.
     """
     sites = tuple(sys.path if search_path is None else search_path)
-    probes = _Probes(cache_folder / PROBE_CACHE_NAME)
+    probes = _Probes(cache_folder / PROBE_CACHE_NAME if cache_folder else None)
     torch = torch_facts(sites)
     cxx = next((c for path in _cxx_paths(environ) if (c := probes.get(path, _probe_cxx))), None)
     nvcc = _choose_nvcc(
@@ -118,13 +119,13 @@ def find_toolchain(
 class _Probes:
     """Compilers already asked, by real path; a changed program is asked again."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
         self._changed = False
         self._known: dict[str, Compiler] = {}
         # A missing, truncated or foreign cache is no cache: every compiler is asked again.
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            self._known = from_json(path.read_bytes(), _ProbeCache).compilers
+            self._known = from_json(path.read_bytes(), _ProbeCache).compilers if path else {}
 
     def get(self, path: str, ask: Callable[[str], Compiler | None]) -> Compiler | None:
         known = self._known.get(path)
@@ -137,7 +138,7 @@ class _Probes:
         return compiler
 
     def save(self) -> None:
-        if self._changed:
+        if self._changed and self._path is not None:
             # Losing the cache costs a few probes; a read-only project must still build elsewhere.
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
