@@ -269,6 +269,7 @@ class Benchmark(Record, frozen=True, kw_only=True):
     primary_case_id: str
     geomean_speedup: float | None
     copy_gb_per_s: float | None
+    peak_gb_per_s: float | None
     l2_bytes: int | None
     telemetry: tuple[Finding, ...]
     elapsed_s: float
@@ -289,6 +290,21 @@ class Decision(enum.Enum):
     NO_BASELINE = "NO_BASELINE"
 
 
+class PairedTest(Record, frozen=True, kw_only=True):
+    """Candidate against rebuilt baseline over pairs of fresh processes, in net time.
+
+    ``ratio`` is the geometric mean of candidate / baseline (> 1 is slower), ``lower`` and ``upper`` its
+    one-sided bounds; ``adjusted_p_value`` is after Holm's correction over the cases.
+    """
+
+    pairs: int
+    ratio: float
+    lower: float
+    upper: float
+    p_value: float
+    adjusted_p_value: float
+
+
 class CaseComparison(Record, frozen=True, kw_only=True):
     """Current against baseline for one case; ratios are current / baseline, > 1 is slower."""
 
@@ -299,6 +315,8 @@ class CaseComparison(Record, frozen=True, kw_only=True):
     p50_ratio: float | None
     p95_ratio: float | None
     reference_ratio: float | None
+    confirmation_p50_ratio: float | None = None
+    paired: PairedTest | None = None
 
 
 class Regression(Record, frozen=True, kw_only=True):

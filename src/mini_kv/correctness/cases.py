@@ -125,31 +125,26 @@ def _positive(subject: Subject, case: Case) -> CaseResult:
         )
         return _result(subject, case, Status.FAIL, finding, (), ())
     rounds: list[Round] = []
-    described: tuple[str, ...] = ()
-    made: _Made | Finding | None = None
-    previous_seed = ""
+    made_by_seed: dict[str, _Made] = {}
     for plan in _rounds(subject, case):
-        if plan.seed != previous_seed:
-            _forget(subject, case, previous_seed)
-            made = _make(subject, case, plan.seed, expect_values=True)
-            previous_seed = plan.seed
-        if not isinstance(made, _Made):
-            assert made is not None  # the first plan's seed differs from the empty one
-            return _result(subject, case, Status.INVALID, made, tuple(rounds), described)
-        if not described:
-            described = tuple(map(describe_argument, made.reply.arguments))
+        known = made_by_seed.get(plan.seed)
+        made = _make(subject, case, plan.seed, expect_values=True) if known is None else known
+        if isinstance(made, Finding):
+            return _result(subject, case, Status.INVALID, made, tuple(rounds), ())
+        made_by_seed[plan.seed] = made
         rounds.append(_round(subject, case, plan, made, rounds))
         if rounds[-1].status is not Status.PASS:
             break
-    _forget(subject, case, previous_seed)
+    for seed in made_by_seed:
+        _forget(subject, case, seed)
+    described = tuple(map(describe_argument, next(iter(made_by_seed.values())).reply.arguments))
     last = rounds[-1]
-    finding = last.findings[0] if last.findings else None
-    return _result(subject, case, last.status, finding, tuple(rounds), described)
+    reason = last.findings[0] if last.findings else None
+    return _result(subject, case, last.status, reason, tuple(rounds), described)
 
 
 def _forget(subject: Subject, case: Case, seed: str) -> None:
-    if seed:
-        subject.oracle.ask(p.Forget(key=f"{case.id}/{seed}"), timeout_s=30.0)
+    subject.oracle.ask(p.Forget(key=f"{case.id}/{seed}"), timeout_s=30.0)
 
 
 def _round(subject: Subject, case: Case, plan: _Plan, made: _Made, before: Sequence[Round]) -> Round:

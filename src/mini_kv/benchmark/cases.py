@@ -1,0 +1,327 @@
+"""Times one case: fresh secret inputs, alternating sides, outputs of timed calls checked afterwards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from mini_kv.benchmark.ceilings import floor_bound_us, peak_bytes_per_us, per_time, percent
+from mini_kv.core import protocol as p
+from mini_kv.core.canonical import canonical_sha256
+from mini_kv.core.card import Case, DeviceKind, TaskCard
+from mini_kv.core.errors import InternalError
+from mini_kv.core.quality import judge_quality
+from mini_kv.core.results import BenchmarkCase, Finding, GpuFacts, Series, Status
+from mini_kv.core.statistics import median, summarize
+from mini_kv.core.tensors import ITEM_SIZE_BYTES, Argument, TensorSpec, element_count
+from mini_kv.system.crew import CandidateSeat, OracleSeat
+from mini_kv.system.workers import Answer, Lost
+
+ROTATING_SETS = 3
+MAX_TRIES = 3
+CANDIDATE, REFERENCE = "candidate", "reference"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedSubject:
+    """Everything a timed case needs."""
+
+    card: TaskCard
+    device: DeviceKind
+    oracle: OracleSeat
+    seat: CandidateSeat
+    secret_seeds: dict[str, str]
+    gpu: GpuFacts | None
+    timeout_s: float
+    chooser: random.Random
+    telemetry: Callable[[], Sequence[Finding]]
+
+
+class CaseLost(Exception):
+    """The candidate's side of a timed case ended; carries the finding."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+@dataclass(kw_only=True)
+class _Taken:
+    samples_us: list[tuple[float, ...]] = field(default_factory=list)
+    exposed: int = 0
+    calls_per_sample: int = 0
+    floors_us: list[float] = field(default_factory=list)
+    ticks_us: list[float] = field(default_factory=list)
+
+    def add(self, timed: p.Timed) -> None:
+        self.samples_us.append(timed.samples_us)
+        self.exposed += len(timed.launch_exposed)
+        self.calls_per_sample = timed.calls_per_sample
+        self.floors_us.append(timed.floor_us)
+        self.ticks_us.append(timed.tick_us)
+
+    def series(self) -> Series:
+        """Return the statistics; raises ``ValueError`` for samples that are not times."""
+        positive = [tick for tick in self.ticks_us if tick > 0.0]
+        return summarize(
+            self.samples_us,
+            calls_per_sample=self.calls_per_sample,
+            launch_exposed=self.exposed,
+            floor_us=median(self.floors_us),
+            tick_us=min(positive, default=1e-3),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sets:
+    made: tuple[p.CaseMade, ...]
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Caught:
+    """The output of one timed call, copied out, with the argument set it must belong to."""
+
+    argument_set: int
+    outputs: p.TimedOutput
+    payloads: list[bytearray]
+
+
+def timed_seed(secret_seed: str, position: int) -> str:
+    """Return the seed of one rotating argument set: derived from the attempt's archived secret."""
+    return canonical_sha256(["timed", secret_seed, position])[:16]
+
+
+def time_case(subject: TimedSubject, case: Case, timer: p.TimerMeasured) -> BenchmarkCase:
+    """Take the plan's samples of both sides, up to three times while the quality gate is missed."""
+    sets = _prepare(subject, case)
+    order: list[str] = []
+    findings: tuple[Finding, ...] = ()
+    candidate = reference = None
+    checked = tries = 0
+    wrong: tuple[Finding, ...] = ()
+    try:
+        while tries < MAX_TRIES:
+            tries += 1
+            taken, caught = _take_repeats(subject, case, sets, order)
+            candidate, reference = _series(taken)
+            findings = judge_quality(candidate, reference, subject.device)
+            wrong = _check_outputs(subject, sets, caught)
+            checked += len(caught)
+            if wrong or not findings:
+                break
+    except CaseLost as lost:
+        wrong = (lost.finding,)
+    finally:
+        _release(subject, case, sets)
+    return _record(subject, case, sets, timer, candidate, reference, findings, wrong, checked, tries, order)
+
+
+def _prepare(subject: TimedSubject, case: Case) -> _Sets:
+    made: list[p.CaseMade] = []
+    keys: list[str] = []
+    arguments: list[tuple[Argument, ...]] = []
+    payloads: list[bytearray] = []
+    for position in range(ROTATING_SETS):
+        key = f"timed/{case.id}/{position}"
+        seed = timed_seed(subject.secret_seeds[case.id], position)
+        answer = subject.oracle.ask(
+            p.MakeCase(key=key, params=case.params, seed=seed, expect_values=True), timeout_s=300.0
+        )
+        if not isinstance(answer.reply, p.CaseMade):
+            text = answer.reply.message if isinstance(answer.reply, p.Failed) else "an unexpected answer"
+            raise InternalError("CASE_NOT_MAKEABLE", f"benchmark case '{case.id}' cannot be made: {text}")
+        made.append(answer.reply)
+        keys.append(key)
+        arguments.append(_shifted(answer.reply.arguments, len(payloads)))
+        payloads += answer.payloads
+    subject.oracle.ask(p.PrepareReferenceTiming(case_id=case.id, keys=tuple(keys)), timeout_s=300.0)
+    # A worker that is lost or refuses here is met again, and told apart, by the first batch.
+    subject.seat.ask(
+        p.PrepareTiming(case_id=case.id, argument_sets=tuple(arguments)), payloads, timeout_s=300.0
+    )
+    return _Sets(made=tuple(made), keys=tuple(keys))
+
+
+def _shifted(arguments: Sequence[Argument], by: int) -> tuple[Argument, ...]:
+    return tuple(
+        msgspec.structs.replace(argument, blob=argument.blob + by)
+        if isinstance(argument, TensorSpec)
+        else argument
+        for argument in arguments
+    )
+
+
+def _take_repeats(
+    subject: TimedSubject, case: Case, sets: _Sets, order: list[str]
+) -> tuple[dict[str, _Taken], list[_Caught]]:
+    taken = {CANDIDATE: _Taken(), REFERENCE: _Taken()}
+    caught: list[_Caught] = []
+    for repeat in range(subject.card.benchmark.repeats):
+        sides = (REFERENCE, CANDIDATE) if repeat % 2 == 0 else (CANDIDATE, REFERENCE)
+        for side in sides:
+            timed = _batch(subject, case, side, taken[side].calls_per_sample)
+            taken[side].add(timed)
+            order.append(side)
+            if side == CANDIDATE:
+                caught.append(_catch(subject, case, timed, len(sets.keys)))
+    return taken, caught
+
+
+def _batch(subject: TimedSubject, case: Case, side: str, calls_per_sample: int) -> p.Timed:
+    plan = subject.card.benchmark
+    request = p.TimeBatch(
+        case_id=case.id,
+        warmup=plan.warmup,
+        iterations=plan.iterations,
+        calls_per_sample=calls_per_sample,
+        cache=plan.cache,
+    )
+    timeout_s = subject.timeout_s * 10.0
+    if side == REFERENCE:
+        reply = subject.oracle.ask(request, timeout_s=timeout_s).reply
+        if isinstance(reply, p.Timed):
+            return reply
+        text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
+        raise InternalError("REFERENCE_NOT_TIMED", f"the reference of '{case.id}' cannot be timed: {text}")
+    timed = _expect(subject.seat.ask(request, timeout_s=timeout_s), p.Timed)
+    if len(timed.samples_us) != plan.iterations or not timed.kept:
+        raise CaseLost(
+            Finding(
+                code="SHORT_TRANSCRIPT",
+                message=f"the worker gave {len(timed.samples_us)} samples; the plan has {plan.iterations}",
+            )
+        )
+    return timed
+
+
+def _catch(subject: TimedSubject, case: Case, timed: p.Timed, sets: int) -> _Caught:
+    # Which call is looked at is drawn only after all of them have been made.
+    sample = subject.chooser.choice(timed.kept)
+    outcome = subject.seat.ask(
+        p.FetchTimedOutput(case_id=case.id, sample=sample), timeout_s=subject.timeout_s
+    )
+    reply = _expect(outcome, p.TimedOutput)
+    assert isinstance(outcome, Answer)
+    last_call = (sample + 1) * timed.calls_per_sample - 1
+    return _Caught(argument_set=last_call % sets, outputs=reply, payloads=outcome.payloads)
+
+
+_R = TypeVar("_R", p.Timed, p.TimedOutput)
+
+
+def _expect(outcome: Answer | Lost, kind: type[_R]) -> _R:
+    if isinstance(outcome, Lost):
+        evidence = (outcome.output[-4000:],) if outcome.output else ()
+        raise CaseLost(Finding(code=outcome.code, message=outcome.message, evidence=evidence))
+    if isinstance(outcome.reply, kind):
+        return outcome.reply
+    text = outcome.reply.message if isinstance(outcome.reply, p.Failed) else type(outcome.reply).__name__
+    raise CaseLost(Finding(code="NOT_TIMED", message=f"the candidate could not be timed: {text[:500]}"))
+
+
+def _series(taken: dict[str, _Taken]) -> tuple[Series, Series]:
+    try:
+        candidate = taken[CANDIDATE].series()
+    except ValueError as error:
+        raise CaseLost(
+            Finding(code="NOT_A_TIME", message=f"the candidate's samples are not times: {error}")
+        ) from error
+    return candidate, taken[REFERENCE].series()
+
+
+def _check_outputs(subject: TimedSubject, sets: _Sets, caught: Sequence[_Caught]) -> tuple[Finding, ...]:
+    for item in caught:
+        expected = sets.made[item.argument_set].expected
+        form = [(spec.shape, spec.dtype) for spec in item.outputs.outputs]
+        if form != [(want.shape, want.dtype) for want in expected]:
+            return (Finding(code="TIMED_OUTPUT_WRONG", message="a timed call returned another shape or dtype"),)
+        reply = subject.oracle.ask(
+            p.Compare(key=sets.keys[item.argument_set], outputs=item.outputs.outputs),
+            item.payloads,
+            timeout_s=300.0,
+        ).reply
+        if not isinstance(reply, p.Compared):
+            text = reply.message if isinstance(reply, p.Failed) else "an unexpected answer"
+            return (Finding(code="TIMED_OUTPUT_WRONG", message=f"a timed call's output is malformed: {text}"),)
+        if reply.numerics.mismatch_count:
+            return (
+                Finding(
+                    code="TIMED_OUTPUT_WRONG",
+                    message=f"the output of a timed call is wrong in {reply.numerics.mismatch_count} of "
+                    f"{reply.numerics.element_count} elements, although the same case passed untimed",
+                ),
+            )
+    return ()
+
+
+def _release(subject: TimedSubject, case: Case, sets: _Sets) -> None:
+    subject.oracle.ask(p.DropTiming(case_id=case.id), timeout_s=60.0)
+    for key in sets.keys:
+        subject.oracle.ask(p.Forget(key=key), timeout_s=60.0)
+    subject.seat.ask(p.DropTiming(case_id=case.id), timeout_s=60.0)
+
+
+def _record(
+    subject: TimedSubject,
+    case: Case,
+    sets: _Sets,
+    timer: p.TimerMeasured,
+    candidate: Series | None,
+    reference: Series | None,
+    quality: tuple[Finding, ...],
+    wrong: tuple[Finding, ...],
+    checked: int,
+    tries: int,
+    order: Sequence[str],
+) -> BenchmarkCase:
+    made = sets.made[0]
+    time_us = _device_time_us(candidate)
+    rate = peak_bytes_per_us(subject.gpu) if subject.gpu is not None else None
+    bound = floor_bound_us(made.bytes_moved, _output_bytes(made), timer.l2_bytes, rate)
+    if time_us is not None and bound is not None and subject.card.benchmark.cache == "cold":
+        if not time_us >= bound:
+            wrong = (*wrong, _impossible(time_us, bound))
+    gb_per_s = per_time(made.bytes_moved, time_us) if time_us is not None else None
+    both = candidate is not None and reference is not None
+    return BenchmarkCase(
+        case_id=case.id,
+        status=Status.FAIL if wrong or not both else Status.PASS,
+        stable=both and not wrong and not quality,
+        findings=(*wrong, *quality),
+        params=case.params,
+        candidate=candidate,
+        reference=reference,
+        speedup=reference.p50_us / candidate.p50_us if candidate and reference else None,
+        bytes_moved=made.bytes_moved,
+        flops=made.flops,
+        gb_per_s=gb_per_s,
+        gflop_per_s=per_time(made.flops, time_us) if time_us is not None else None,
+        percent_of_copy_bandwidth=percent(gb_per_s, timer.copy_gb_per_s),
+        floor_bound_us=bound,
+        checked_outputs=checked,
+        tries=tries,
+        batch_order=tuple(order),
+    )
+
+
+def _device_time_us(series: Series | None) -> float | None:
+    if series is None:
+        return None
+    return series.net_p50_us if series.net_p50_us > 0.0 else series.p50_us
+
+
+def _output_bytes(made: p.CaseMade) -> int:
+    return sum(element_count(want.shape) * ITEM_SIZE_BYTES[want.dtype] for want in made.expected)
+
+
+def _impossible(time_us: float, bound_us: float) -> Finding:
+    return Finding(
+        code="IMPOSSIBLE_TIME",
+        message=f"a cold call took {time_us:.3f} us net; the memory bus alone needs {bound_us:.3f} us "
+        "for the bytes that must cross it",
+    )

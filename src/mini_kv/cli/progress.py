@@ -1,0 +1,60 @@
+"""Progress on stderr: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from mini_kv.core.progress import Event, Progress
+
+
+@contextmanager
+def display(stream: TextIO) -> Iterator[Progress]:
+    """Yield a progress callback that writes to ``stream``; safe to call from several threads."""
+    if stream.isatty():
+        with _bars(stream) as show:
+            yield show
+    else:
+        yield _lines(stream)
+
+
+def _lines(stream: TextIO) -> Progress:
+    shown: set[tuple[str, bool]] = set()
+
+    def show(event: Event) -> None:
+        finished = event.done >= event.total
+        # One line when a stage begins and one when it ends: a log is read later, not watched.
+        if (event.stage, finished) not in shown:
+            shown.add((event.stage, finished))
+            state = f"done ({event.detail})" if finished else "..."
+            print(f"{event.stage}: {state}", file=stream, flush=True)
+
+    return show
+
+
+@contextmanager
+def _bars(stream: TextIO) -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+    columns = (
+        TextColumn("{task.description:<12}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[detail]}", markup=False),
+    )
+    with RichProgress(*columns, console=Console(file=stream), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(event: Event) -> None:
+            if event.stage not in tasks:
+                tasks[event.stage] = bars.add_task(event.stage, total=event.total, detail="")
+            bars.update(
+                tasks[event.stage], completed=event.done, total=event.total, detail=event.detail[:48]
+            )
+
+        yield show

@@ -1,0 +1,229 @@
+"""A verdict as text for people, JSON for programs, JUnit for CI and Markdown for reviewers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from mini_kv.core.record import to_builtins, to_json
+from mini_kv.core.results import BenchmarkCase, CaseResult, Series, Status
+from mini_kv.core.verdict import failed_checks, smallest_failure
+from mini_kv.pipeline import Verdict
+
+_FAILURES_SHOWN = 8
+
+
+def as_json(verdict: Verdict) -> str:
+    """Return the attempt with its folder, its failed cases and the timed cases without raw samples."""
+    document = {
+        "attempt": to_builtins(verdict.attempt),
+        "folder": str(verdict.folder),
+        "cases": [
+            {"case_id": case.case_id, "kind": case.kind.value, "status": case.status.value,
+             "code": case.code, "message": case.message}
+            for case in (verdict.correctness.cases if verdict.correctness else ())
+        ],
+        "benchmark": [_summary(case) for case in (verdict.benchmark.cases if verdict.benchmark else ())],
+        "warnings": [to_builtins(warning) for warning in verdict.warnings],
+    }
+    return to_json(document).decode()
+
+
+def _summary(case: BenchmarkCase) -> dict[str, object]:
+    def side(series: Series | None) -> dict[str, object] | None:
+        if series is None:
+            return None
+        fields = to_builtins(series)
+        fields.pop("samples_us")
+        return dict(fields)
+
+    return {
+        "case_id": case.case_id,
+        "status": case.status.value,
+        "stable": case.stable,
+        "speedup": case.speedup,
+        "gb_per_s": case.gb_per_s,
+        "percent_of_copy_bandwidth": case.percent_of_copy_bandwidth,
+        "candidate": side(case.candidate),
+        "reference": side(case.reference),
+        "findings": [to_builtins(finding) for finding in case.findings],
+    }
+
+
+def as_text(verdict: Verdict) -> str:
+    """Return the verdict for a terminal of 100 columns."""
+    attempt = verdict.attempt
+    lines = [
+        f"{attempt.task_id} {attempt.operator_version}   candidate {attempt.candidate_id} "
+        f"{attempt.candidate_version}   on {attempt.device}",
+        "",
+    ]
+    for axis in attempt.axes:
+        text = f"  {axis.name:<11} {axis.status.value:<11} {_clip(axis.message or _build_remark(verdict, axis.name))}"
+        lines.append(text.rstrip())
+    for finding in attempt.findings:
+        lines.append(f"  {finding.code}: {_clip(finding.message, 500)}")
+    lines += _compiler_lines(verdict) + _failure_lines(verdict) + _timing_lines(verdict)
+    word = "ACCEPTED" if attempt.accepted else "NOT ACCEPTED"
+    if attempt.accepted and not attempt.complete:
+        word = "ACCEPTED so far (not everything was asked for)"
+    lines += [
+        "",
+        f"{word}   exit code {attempt.exit_code}   {attempt.elapsed_s:.1f} s",
+        f"evidence: {verdict.folder}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _clip(text: str | None, limit: int = 240) -> str:
+    flat = " ".join((text or "").split())
+    return flat if len(flat) <= limit else flat[: limit - 3] + "..."
+
+
+def _build_remark(verdict: Verdict, axis: str) -> str:
+    if axis != "build" or verdict.build is None:
+        return ""
+    return "cached" if verdict.build.cached else f"built in {verdict.build.elapsed_s:.1f} s"
+
+
+def _compiler_lines(verdict: Verdict) -> list[str]:
+    build = verdict.build
+    if build is None or build.first_error is None:
+        return []
+    return ["", "the compiler's first error:", *(f"  {line}" for line in build.first_error.splitlines()[:12])]
+
+
+def _failure_lines(verdict: Verdict) -> list[str]:
+    correctness = verdict.correctness
+    if correctness is None:
+        return []
+    lines: list[str] = []
+    failed = [case for case in correctness.cases if case.status is Status.FAIL]
+    if failed:
+        lines += ["", f"failed cases ({len(failed)} of {correctness.planned_cases}):"]
+        lines += [_case_line(case) for case in failed[:_FAILURES_SHOWN]]
+        if len(failed) > _FAILURES_SHOWN:
+            lines.append(f"  ... and {len(failed) - _FAILURES_SHOWN} more in correctness.json")
+        smallest = smallest_failure(correctness)
+        if smallest is not None and smallest.inputs:
+            lines.append(f"  smallest failing input: {smallest.case_id}: {', '.join(smallest.inputs)}")
+    invalid = [case for case in correctness.cases if case.status is Status.INVALID]
+    lines += [f"  INVALID (the card's fault, gives no evidence): {_case_line(case).strip()}" for case in invalid]
+    checks = failed_checks(correctness)
+    if checks:
+        lines += ["", "failed contract checks:"]
+        lines += [f"  {check.name} on {check.case_id}: {_clip(check.message)}" for check in checks[:_FAILURES_SHOWN]]
+    return lines
+
+
+def _case_line(case: CaseResult) -> str:
+    rounds = case.rounds[-1].name if case.rounds else "-"
+    return f"  {case.case_id} [{rounds}] {case.code}: {_clip(case.message)}"
+
+
+def _timing_lines(verdict: Verdict) -> list[str]:
+    benchmark = verdict.benchmark
+    if benchmark is None:
+        return []
+    head = f"  {'case':<26} {'P50 us':>10} {'net us':>10} {'ref P50':>10} {'speedup':>8} {'GB/s':>8} {'% copy':>7}  quality"
+    lines = ["", f"times ({benchmark.cache} cache, {benchmark.timer.split(';')[0]}):", head]
+    for case in benchmark.cases:
+        lines.append(_timing_row(case))
+        lines += [f"      {finding.code}: {_clip(finding.message)}" for finding in case.findings]
+    if benchmark.geomean_speedup is not None:
+        lines.append(f"  geometric mean speedup over the reference: {benchmark.geomean_speedup:.3f}x")
+    return lines
+
+
+def _timing_row(case: BenchmarkCase) -> str:
+    def number(value: float | None, digits: int) -> str:
+        return "-" if value is None else f"{value:.{digits}f}"
+
+    candidate, reference = case.candidate, case.reference
+    cells = (
+        f"{case.case_id:<26}",
+        f"{number(candidate.p50_us if candidate else None, 2):>10}",
+        f"{number(candidate.net_p50_us if candidate else None, 2):>10}",
+        f"{number(reference.p50_us if reference else None, 2):>10}",
+        f"{number(case.speedup, 3):>8}",
+        f"{number(case.gb_per_s, 1):>8}",
+        f"{number(case.percent_of_copy_bandwidth, 1):>7}",
+    )
+    word = "stable" if case.stable else "UNSTABLE" if case.status is Status.PASS else "FAILED"
+    return "  " + " ".join(cells) + f"  {word}"
+
+
+def as_junit(verdict: Verdict) -> str:
+    """Return JUnit XML: one test case a card case, contract check and axis."""
+    attempt = verdict.attempt
+    suite = ElementTree.Element("testsuite", name=f"mini-kv.{attempt.task_id}.{attempt.candidate_id}")
+    for axis in attempt.axes:
+        _junit_case(suite, "axis", axis.name, axis.status, axis.code, axis.message, 0.0)
+    if verdict.correctness is not None:
+        for case in verdict.correctness.cases:
+            _junit_case(suite, "case", case.case_id, case.status, case.code, case.message, case.elapsed_s)
+        for check in verdict.correctness.contract:
+            name = f"{check.name}[{check.case_id}]"
+            _junit_case(suite, "contract", name, check.status, check.code, check.message, check.elapsed_s)
+    suite.set("tests", str(len(suite)))
+    suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    suite.set("errors", str(len(suite.findall("testcase/error"))))
+    suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
+    suite.set("time", f"{attempt.elapsed_s:.3f}")
+    ElementTree.indent(suite)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def _junit_case(
+    suite: ElementTree.Element,
+    group: str,
+    name: str,
+    status: Status,
+    code: str | None,
+    message: str | None,
+    elapsed_s: float,
+) -> None:
+    entry = ElementTree.SubElement(
+        suite, "testcase", classname=f"{suite.get('name')}.{group}", name=name, time=f"{elapsed_s:.3f}"
+    )
+    kinds = {
+        Status.PASS: None,
+        Status.FAIL: "failure",
+        Status.ERROR: "error",
+        Status.INVALID: "skipped",
+        Status.UNVERIFIED: "skipped",
+        Status.SKIPPED: "skipped",
+    }
+    kind = kinds[status]
+    if kind is not None:
+        text = "".join(character for character in message or "" if character.isprintable() or character == "\n")
+        ElementTree.SubElement(entry, kind, message=f"{code or status.value}: {text[:2000]}")
+
+
+def as_markdown(verdict: Verdict) -> str:
+    """Return a short report for a pull request."""
+    attempt = verdict.attempt
+    word = "accepted" if attempt.accepted else "not accepted"
+    lines = [
+        f"## {attempt.task_id}: `{attempt.candidate_id}` {word} on {attempt.device}",
+        "",
+        *_markdown_table(
+            ("axis", "status", "code", "detail"),
+            [(axis.name, axis.status.value, axis.code or "", _clip(axis.message)) for axis in attempt.axes],
+        ),
+    ]
+    if verdict.benchmark is not None:
+        rows = [tuple(_timing_row(case).split()) for case in verdict.benchmark.cases]
+        lines += ["", *_markdown_table(("case", "P50 us", "net us", "ref P50", "speedup", "GB/s", "% copy", "quality"), rows)]
+    failures = [line for line in _failure_lines(verdict) if line]
+    if failures:
+        lines += ["", "```text", *failures, "```"]
+    lines += ["", f"Attempt `{attempt.attempt_id}`, exit code {attempt.exit_code}, {attempt.elapsed_s:.1f} s."]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(head), "|" + "---|" * len(head), *(line(row) for row in rows)]

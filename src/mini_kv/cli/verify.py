@@ -1,0 +1,83 @@
+"""``mini-kv verify``: run the pipeline, show progress on stderr and the verdict on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+from mini_kv.core.errors import ConfigurationError
+
+EXAMPLE = "mini-kv verify --task tasks/rmsnorm.yaml --candidate candidates/rmsnorm/v1_block_reduce"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's own options."""
+    parser.add_argument("--task", type=Path, required=True, metavar="FILE", help="the Task Card")
+    parser.add_argument(
+        "--candidate", type=Path, metavar="DIR", help="candidate folder (default: the card's own)"
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu", "auto"), help="overrides the card's device")
+    parser.add_argument("--skip-benchmark", action="store_true", help="stop after correctness and contract")
+    parser.add_argument("--baseline", type=Path, metavar="FILE", help="compare the times with this baseline")
+    parser.add_argument(
+        "--artifacts", type=Path, metavar="DIR", help="archive here (default: artifacts/ of the project)"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="seconds a case may take (default: 60)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write a JUnit XML report")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write a Markdown report")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Verify and report; the exit code is the verdict's."""
+    _check(arguments)
+    from mini_kv.cli import progress, verdict_text
+    from mini_kv.pipeline import VerifyRequest, verify
+
+    with progress.display(sys.stderr) as show:
+        verdict = verify(
+            VerifyRequest(
+                task=arguments.task,
+                candidate=arguments.candidate,
+                device=arguments.device,
+                skip_benchmark=arguments.skip_benchmark,
+                baseline=arguments.baseline,
+                artifacts_root=arguments.artifacts,
+                timeout_s=arguments.timeout,
+            ),
+            show,
+        )
+    if arguments.json:
+        sys.stdout.write(verdict_text.as_json(verdict))
+    else:
+        sys.stdout.write(verdict_text.as_text(verdict))
+    for path, render in ((arguments.junit, verdict_text.as_junit), (arguments.markdown, verdict_text.as_markdown)):
+        if path is not None:
+            _write(path, render(verdict))
+    for warning in verdict.warnings:
+        print(f"mini-kv: warning: {warning.message}", file=sys.stderr)
+    return verdict.attempt.exit_code
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    # Refused before anything runs: a report that cannot be written must not cost a whole run.
+    if not (math.isfinite(arguments.timeout) and arguments.timeout > 0.0):
+        raise ConfigurationError("USAGE", f"--timeout takes a positive number of seconds, not {arguments.timeout}")
+    if arguments.baseline is not None and arguments.skip_benchmark:
+        raise ConfigurationError("USAGE", "--baseline needs the benchmark that --skip-benchmark leaves out")
+    for option, path in (("--junit", arguments.junit), ("--markdown", arguments.markdown)):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise ConfigurationError("USAGE", f"{option} {path}: the folder does not exist or this is a folder")
+
+
+def _write(path: Path, text: str) -> None:
+    from mini_kv.system.files import write_bytes_atomic
+
+    try:
+        write_bytes_atomic(path, text.encode("utf-8"))
+    except OSError as error:
+        raise ConfigurationError("REPORT_UNWRITABLE", f"{path} cannot be written: {error.strerror}.") from error

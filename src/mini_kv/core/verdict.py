@@ -1,0 +1,162 @@
+"""From stage records to axes and one exit code. Pure; only explicit evidence gives PASS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mini_kv.core.card import CaseKind
+from mini_kv.core.errors import ExitCode
+from mini_kv.core.results import (
+    Axis,
+    Benchmark,
+    Build,
+    CaseResult,
+    ContractCheck,
+    Correctness,
+    Decision,
+    Finding,
+    Regression,
+    Status,
+)
+
+INTERRUPTED_EXIT_CODE = 130
+
+
+def axes_of(
+    build: Build | None,
+    load_fault: Finding | None,
+    correctness: Correctness | None,
+    benchmark: Benchmark | None,
+    regression: Regression | None,
+    benchmark_skipped: bool,
+) -> tuple[Axis, ...]:
+    """Return one axis a question, each for itself; a stage that left no record is UNVERIFIED."""
+    return (
+        _build_axis(build, load_fault),
+        _cases_axis("numerics", correctness, illegal=False),
+        _contract_axis(correctness),
+        _timing_axis(benchmark, benchmark_skipped),
+        _regression_axis(regression),
+    )
+
+
+def exit_code_of(axes: Sequence[Axis], fault: ExitCode | None, interrupted: bool) -> int:
+    """Return the first failed stage's exit code, in the order in which stages depend on each other."""
+    if interrupted:
+        return INTERRUPTED_EXIT_CODE
+    if fault is not None:
+        return fault
+    status = {axis.name: axis for axis in axes}
+    if status["build"].status is not Status.PASS:
+        return ExitCode.COMPILATION
+    for name in ("numerics", "contract"):
+        if status[name].status not in (Status.PASS, Status.SKIPPED):
+            return ExitCode.CORRECTNESS
+    timing = status["timing"]
+    if timing.status is Status.FAIL:
+        return ExitCode.CORRECTNESS if timing.code == "TIMED_OUTPUT_WRONG" else ExitCode.BENCHMARK
+    if status["regression"].status is Status.FAIL:
+        return ExitCode.REGRESSION
+    return ExitCode.ACCEPTED
+
+
+def _build_axis(build: Build | None, load_fault: Finding | None) -> Axis:
+    if build is None:
+        return _axis("build", Status.UNVERIFIED, "NOT_REACHED", "the build was not reached")
+    if build.status is not Status.PASS:
+        return _axis("build", build.status, build.code, build.message)
+    if load_fault is not None:
+        return _axis("build", Status.FAIL, load_fault.code, load_fault.message)
+    return _axis("build", Status.PASS, None, None)
+
+
+def _cases_axis(name: str, correctness: Correctness | None, *, illegal: bool) -> Axis:
+    if correctness is None:
+        return _axis(name, Status.UNVERIFIED, "NOT_REACHED", "no case was run")
+    cases = [case for case in correctness.cases if (case.kind is CaseKind.ILLEGAL) is illegal]
+    counted = [case for case in cases if case.status is not Status.INVALID]
+    failed = [case for case in counted if case.status is not Status.PASS]
+    if failed:
+        first = failed[0]
+        return _axis(
+            name,
+            Status.FAIL,
+            first.code,
+            f"{len(failed)} of {len(counted)} cases failed; the first is '{first.case_id}': {first.message}",
+        )
+    if not any(case.kind is CaseKind.CORE for case in counted) and not illegal:
+        return _axis(name, Status.UNVERIFIED, "NO_EVIDENCE", "no valid core case was run")
+    return _axis(name, Status.PASS, None, f"{len(counted)} cases passed")
+
+
+def _contract_axis(correctness: Correctness | None) -> Axis:
+    if correctness is None:
+        return _axis("contract", Status.UNVERIFIED, "NOT_REACHED", "no contract check was run")
+    refused = _cases_axis("contract", correctness, illegal=True)
+    if refused.status is Status.FAIL:
+        return refused
+    asked = [check for check in correctness.contract if check.status is not Status.SKIPPED]
+    broken = [check for check in asked if check.status is not Status.PASS]
+    if broken:
+        first = broken[0]
+        return _axis(
+            "contract",
+            Status.FAIL,
+            first.code,
+            f"{len(broken)} of {len(asked)} checks failed; the first is {first.name} "
+            f"on '{first.case_id}': {first.message}",
+        )
+    illegal = sum(case.kind is CaseKind.ILLEGAL for case in correctness.cases)
+    if not asked and not illegal:
+        return _axis("contract", Status.SKIPPED, "NOTHING_DEMANDED", "the card demands no contract check")
+    return _axis("contract", Status.PASS, None, f"{len(asked)} checks and {illegal} refusals as demanded")
+
+
+def _timing_axis(benchmark: Benchmark | None, skipped: bool) -> Axis:
+    if benchmark is None:
+        if skipped:
+            return _axis("timing", Status.SKIPPED, "SKIPPED", "the benchmark was skipped on request")
+        return _axis("timing", Status.UNVERIFIED, "NOT_REACHED", "nothing was timed")
+    failed = [case for case in benchmark.cases if case.status is not Status.PASS]
+    if failed and failed[0].findings:
+        finding = failed[0].findings[0]
+        return _axis("timing", Status.FAIL, finding.code, f"'{failed[0].case_id}': {finding.message}")
+    unstable = [case for case in benchmark.cases if not case.stable]
+    if benchmark.status is not Status.PASS:
+        names = ", ".join(case.case_id for case in unstable) or "every case"
+        return _axis("timing", Status.FAIL, "UNSTABLE", f"the quality gate was missed by {names}")
+    message = "the times come from the candidate's own process; no outside clock has bounded them"
+    if unstable:
+        message = f"{len(unstable)} of {len(benchmark.cases)} cases are unstable (a warning on the CPU)"
+    return _axis("timing", Status.UNVERIFIED, "UNSTABLE_ON_CPU" if unstable else "NOT_BOUNDED", message)
+
+
+def _regression_axis(regression: Regression | None) -> Axis:
+    if regression is None:
+        return _axis("regression", Status.SKIPPED, "NO_BASELINE", "no baseline was given")
+    failed = regression.decision is Decision.FAIL
+    passed = regression.decision in (Decision.PASS, Decision.PASS_WITH_WARNING, Decision.SLOWER)
+    status = Status.FAIL if failed else Status.PASS if passed else Status.UNVERIFIED
+    return _axis("regression", status, regression.code, regression.message)
+
+
+def _axis(name: str, status: Status, code: str | None, message: str | None) -> Axis:
+    return Axis(name=name, status=status, code=code, message=message)
+
+
+def smallest_failure(correctness: Correctness) -> CaseResult | None:
+    """Return the failed case with the fewest elements: the one to start debugging with."""
+
+    def size(case: CaseResult) -> int:
+        counts = [entry.numerics.element_count for entry in case.rounds if entry.numerics is not None]
+        return min(counts, default=0)
+
+    failed = [case for case in correctness.cases if case.status not in (Status.PASS, Status.INVALID)]
+    return min(failed, key=size, default=None)
+
+
+def failed_checks(correctness: Correctness) -> tuple[ContractCheck, ...]:
+    """Return the contract checks that did not pass."""
+    return tuple(
+        check for check in correctness.contract if check.status not in (Status.PASS, Status.SKIPPED)
+    )
