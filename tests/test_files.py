@@ -30,7 +30,7 @@ def test_failed_write_keeps_the_old_file_and_no_temporary(
     def full_disk(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
         files.write_bytes_atomic(target, b"new")
     assert target.read_bytes() == b"old"

@@ -7,14 +7,12 @@ GPUs are numbered as CUDA numbers them for this process: ``CUDA_VISIBLE_DEVICES`
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from mini_kv.core.record import Record
 from mini_kv.core.results import GpuFacts
-
-_T = TypeVar("_T")
 
 THROTTLE_REASONS = {
     0x0000_0000_0000_0004: "software power cap",
@@ -67,9 +65,9 @@ class Nvml:
 
     def report(self) -> GpuReport:
         """Return driver versions and the facts of every visible GPU."""
-        cuda = self._ask(self._nvml.nvmlSystemGetCudaDriverVersion_v2)
+        cuda = self._ask("nvmlSystemGetCudaDriverVersion_v2")
         return GpuReport(
-            driver=_as_text(self._ask(self._nvml.nvmlSystemGetDriverVersion)),
+            driver=_as_text(self._ask("nvmlSystemGetDriverVersion")),
             cuda_driver=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda is not None else None,
             gpus=tuple(self._facts(index, handle) for index, handle in enumerate(self._handles)),
         )
@@ -79,15 +77,15 @@ class Nvml:
         if not 0 <= index < len(self._handles):
             return None
         nvml, handle = self._nvml, self._handles[index]
-        power_mw = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-        processes = self._ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-        rates = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        power_mw = self._ask("nvmlDeviceGetPowerUsage", handle)
+        reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
+        rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
         return Telemetry(
             index=index,
-            sm_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
-            memory_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
-            temperature_c=self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM),
+            temperature_c=self._ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
             power_w=power_mw / 1000 if power_mw is not None else None,
             utilization_percent=int(rates.gpu) if rates is not None else None,
             throttle_reasons=throttle_names(reasons or 0),
@@ -96,33 +94,33 @@ class Nvml:
 
     def _facts(self, index: int, handle: Any) -> GpuFacts:
         nvml = self._nvml
-        capability = self._ask(nvml.nvmlDeviceGetCudaComputeCapability, handle) or (0, 0)
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        limit_mw = self._ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-        ecc = self._ask(nvml.nvmlDeviceGetEccMode, handle)
+        capability = self._ask("nvmlDeviceGetCudaComputeCapability", handle) or (0, 0)
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
+        limit_mw = self._ask("nvmlDeviceGetEnforcedPowerLimit", handle)
+        ecc = self._ask("nvmlDeviceGetEccMode", handle)
         return GpuFacts(
             index=index,
-            name=_as_text(self._ask(nvml.nvmlDeviceGetName, handle)) or "unknown",
-            uuid=_as_text(self._ask(nvml.nvmlDeviceGetUUID, handle)),
+            name=_as_text(self._ask("nvmlDeviceGetName", handle)) or "unknown",
+            uuid=_as_text(self._ask("nvmlDeviceGetUUID", handle)),
             compute_capability=f"{capability[0]}.{capability[1]}",
             total_memory_bytes=int(memory.total) if memory is not None else 0,
-            memory_clock_mhz=self._ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM),
-            memory_bus_bits=self._ask(nvml.nvmlDeviceGetMemoryBusWidth, handle),
+            memory_clock_mhz=self._ask("nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_MEM),
+            memory_bus_bits=self._ask("nvmlDeviceGetMemoryBusWidth", handle),
             power_limit_w=limit_mw / 1000 if limit_mw is not None else None,
             ecc=bool(ecc[0]) if ecc is not None else None,
         )
 
     def _visible(self, wanted: str | None) -> tuple[Any, ...]:
-        count = self._ask(self._nvml.nvmlDeviceGetCount) or 0
-        handles = [self._ask(self._nvml.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
+        count = self._ask("nvmlDeviceGetCount") or 0
+        handles = [self._ask("nvmlDeviceGetHandleByIndex", index) for index in range(count)]
         present = [handle for handle in handles if handle is not None]
-        uuids = [_as_text(self._ask(self._nvml.nvmlDeviceGetUUID, handle)) or "" for handle in present]
+        uuids = [_as_text(self._ask("nvmlDeviceGetUUID", handle)) or "" for handle in present]
         return tuple(present[place] for place in visible_places(wanted, uuids))
 
-    def _ask(self, function: Callable[..., _T], *arguments: Any) -> _T | None:
-        """Return the answer, or ``None`` for what this GPU, driver or container does not tell."""
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """Return the answer, or ``None`` for what this GPU, driver, container or binding does not tell."""
         try:
-            return function(*arguments)
+            return getattr(self._nvml, function)(*arguments)
         except (self._nvml.NVMLError, AttributeError):
             return None
 
