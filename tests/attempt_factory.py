@@ -129,6 +129,7 @@ def benchmark(*cases: BenchmarkCase, device: str = "cpu", **changes: Any) -> Ben
         primary_case_id="large",
         geomean_speedup=2.0,
         copy_gb_per_s=None,
+        peak_gb_per_s=None,
         l2_bytes=None,
         telemetry=(),
         elapsed_s=1.0,

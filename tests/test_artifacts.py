@@ -119,15 +119,18 @@ def test_a_failed_run_archives_what_it_has(tmp_path: Path) -> None:
     assert (row.exit_code, row.accepted, row.correct, row.environment) == (3, False, False, None)
 
 
-def test_an_exception_leaves_partial_evidence_and_is_not_hidden(tmp_path: Path) -> None:
-    with (
-        pytest.raises(KeyboardInterrupt),
-        AttemptWriter(
-            tmp_path, "vector_add", clock=make.ticking_clock(), random_bytes=make.counting_bytes()
-        ) as writer,
-    ):
+def interrupt(writer: AttemptWriter) -> None:
+    with writer:
         writer.add_bytes("x", b"x")
         raise KeyboardInterrupt
+
+
+def test_an_exception_leaves_partial_evidence_and_is_not_hidden(tmp_path: Path) -> None:
+    writer = AttemptWriter(
+        tmp_path, "vector_add", clock=make.ticking_clock(), random_bytes=make.counting_bytes()
+    )
+    with pytest.raises(KeyboardInterrupt):
+        interrupt(writer)
     assert (writer.partial_folder / "x").exists()
 
 
@@ -296,7 +299,7 @@ def test_rebuild_is_byte_identical_however_often_it_runs(tmp_path: Path) -> None
     rebuild_index(tmp_path)
     assert (tmp_path / "artifact_index.json").read_bytes() == raw
     assert str(tmp_path) not in raw.decode(), "no path of this machine in a committed file"
-    assert len(first.attempts) == 3 and len(first.damaged) == 1
+    assert (len(first.attempts), len(first.damaged)) == (3, 1)
 
 
 def test_rebuild_equals_what_the_inserts_made(tmp_path: Path) -> None:
@@ -381,7 +384,7 @@ def test_an_index_locked_by_another_run_costs_a_warning_only(
         attempt, writer = make.write_attempt(tmp_path, random_bytes=make.counting_bytes(5))
         rows, warnings = read_index(tmp_path)
     assert [warning.code for warning in writer.warnings] == ["INDEX_LOCKED", "INDEX_LOCKED"]
-    assert warnings[0].code == "INDEX_LOCKED" and len(rows) == 2
+    assert (warnings[0].code, len(rows)) == ("INDEX_LOCKED", 2)
     assert attempt.attempt_id not in indexed(tmp_path)
     rebuild_index(tmp_path)
     assert attempt.attempt_id in indexed(tmp_path)
@@ -426,7 +429,7 @@ def test_processes_that_write_and_rebuild_at_once_lose_nothing(tmp_path: Path) -
 def test_an_insert_costs_the_same_however_many_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, writer = make.write_attempt(tmp_path)
+    make.write_attempt(tmp_path)
     (row,) = read_index(tmp_path)[0]
     rows = [index_module.msgspec.structs.replace(row, attempt_id=f"a{number:07d}") for number in range(5000)]
     index_module._replace_database(tmp_path, rows)

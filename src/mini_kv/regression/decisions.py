@@ -1,0 +1,103 @@
+"""The gate's limits, its inputs, and how the cases' decisions become one."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from mini_kv.core.card import SCHEMA_VERSION
+from mini_kv.core.errors import ExitCode
+from mini_kv.core.record import Record
+from mini_kv.core.results import Benchmark, CaseComparison, Decision, Environment, Regression
+
+NEEDS_CONFIRMATION = "NEEDS_CONFIRMATION"
+
+# The first of these that any case has is the decision of the whole.
+_GRAVEST_FIRST = (
+    Decision.FAIL,
+    Decision.INCOMPARABLE,
+    Decision.INCONCLUSIVE,
+    Decision.SLOWER,
+    Decision.PASS_WITH_WARNING,
+    Decision.PASS,
+)
+
+
+class Policy(Record, frozen=True, kw_only=True):
+    """The gate's limits, as fractions (SPEC 7).
+
+    ``min_paired_slowdown`` is half of the 2 % from which SLOWER is meant to be reported: at 2 % itself
+    every second estimate of a true 2 % would fall short.
+    """
+
+    max_p50_slowdown: float = 0.05
+    max_p95_slowdown: float = 0.10
+    max_reference_shift: float = 0.02
+    min_paired_slowdown: float = 0.01
+    paired_alpha: float = 0.05
+
+
+class CurrentMeasurement(Record, frozen=True, kw_only=True):
+    """What is compared with the baseline. ``environment`` only serves to name what differs."""
+
+    task_id: str
+    operator_version: str
+    suite_sha256: str
+    environment_key: str | None
+    benchmark: Benchmark | None
+    environment: Environment | None = None
+
+
+def exit_code(regression: Regression) -> ExitCode:
+    """Return 6 for FAIL and 0 for everything else: what is unclear is reported, not punished."""
+    match regression.decision:
+        case Decision.FAIL:
+            return ExitCode.REGRESSION
+        case (
+            Decision.PASS
+            | Decision.PASS_WITH_WARNING
+            | Decision.SLOWER
+            | Decision.INCONCLUSIVE
+            | Decision.INCOMPARABLE
+            | Decision.NO_BASELINE
+        ):
+            return ExitCode.ACCEPTED
+        case _:
+            assert_never(regression.decision)
+
+
+def needs_confirmation(regression: Regression) -> tuple[str, ...]:
+    """Return the cases that a second, independent batch in fresh processes must decide."""
+    return tuple(case.case_id for case in regression.cases if case.code == NEEDS_CONFIRMATION)
+
+
+def conclude(
+    decision: Decision,
+    code: str,
+    message: str,
+    cases: tuple[CaseComparison, ...],
+    baseline: str | None = None,
+    baseline_sha256: str | None = None,
+) -> Regression:
+    """Return the record of a decision."""
+    return Regression(
+        schema_version=SCHEMA_VERSION,
+        decision=decision,
+        code=code,
+        message=message,
+        baseline=baseline,
+        baseline_sha256=baseline_sha256,
+        cases=cases,
+    )
+
+
+def sum_up(cases: tuple[CaseComparison, ...], baseline: str | None, sha256: str | None) -> Regression:
+    """Return the gravest of the cases' decisions, with the reasons of those that share it."""
+    if not cases:
+        message = "The baseline times no case, so nothing was compared."
+        return conclude(Decision.INCONCLUSIVE, "NO_CASES", message, cases, baseline, sha256)
+    gravest = min((case.decision for case in cases), key=_GRAVEST_FIRST.index)
+    deciding = [case for case in cases if case.decision is gravest]
+    shown = "; ".join(f"{case.case_id}: {case.message.rstrip('.')}" for case in deciding[:3])
+    more = f"; and {len(deciding) - 3} more" if len(deciding) > 3 else ""
+    count = f"{len(deciding)} of {len(cases)} case(s) {gravest.value}"
+    return conclude(gravest, deciding[0].code, f"{count}. {shown}{more}.", cases, baseline, sha256)

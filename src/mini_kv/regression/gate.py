@@ -1,0 +1,229 @@
+"""Compare one measurement with a baseline, case by case."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from mini_kv.core.card import DeviceKind
+from mini_kv.core.quality import judge_quality
+from mini_kv.core.results import (
+    Baseline,
+    Benchmark,
+    BenchmarkCase,
+    CaseComparison,
+    Decision,
+    Environment,
+    Regression,
+)
+from mini_kv.regression.decisions import NEEDS_CONFIRMATION, CurrentMeasurement, Policy, conclude, sum_up
+
+
+class _Reading(NamedTuple):
+    """One batch of one case against the baseline; ``trouble`` says why it must not be judged."""
+
+    p50_ratio: float
+    p95_ratio: float
+    reference_ratio: float
+    trouble: tuple[str, str] | None
+
+
+_NOTHING_READ = _Reading(math.nan, math.nan, math.nan, None)
+
+
+def decide(
+    current: CurrentMeasurement,
+    baseline: Baseline | None,
+    policy: Policy,
+    confirmation: Benchmark | None = None,
+    *,
+    baseline_name: str | None = None,
+    baseline_sha256: str | None = None,
+) -> Regression:
+    """Compare a measurement with a baseline (SPEC 7).
+
+    Without ``confirmation`` a P50 over its limit is INCONCLUSIVE with code ``NEEDS_CONFIRMATION`` (see
+    :func:`needs_confirmation`): a second batch that never comes is not a pass. With it, over in both
+    batches is FAIL and over in one PASS_WITH_WARNING. Every comparison fails closed: NaN is slower.
+    """
+    if baseline is None:
+        return conclude(Decision.NO_BASELINE, "NO_BASELINE", "No baseline was given to compare with.", ())
+    named = (baseline_name or baseline.attempt.attempt_id, baseline_sha256)
+    if differences := _differences(current, baseline):
+        message = f"Not comparable with the baseline: {'; '.join(text for _, text in differences)}."
+        return conclude(Decision.INCOMPARABLE, differences[0][0], message, (), *named)
+    if current.benchmark is None:
+        message = "Nothing was timed, so nothing can be compared."
+        return conclude(Decision.INCONCLUSIVE, "NOT_TIMED", message, (), *named)
+    cases = _compare_cases(current.benchmark, baseline.benchmark, policy, confirmation)
+    return sum_up(cases, *named)
+
+
+# ---------------------------------------------------------------------------- may they be compared?
+
+
+def _differences(current: CurrentMeasurement, baseline: Baseline) -> list[tuple[str, str]]:
+    then = baseline.attempt
+    pairs = (
+        ("DIFFERENT_TASK", "task id", current.task_id, then.task_id),
+        ("DIFFERENT_OPERATOR_VERSION", "operator version", current.operator_version, then.operator_version),
+        ("DIFFERENT_SUITE", "suite hash", current.suite_sha256[:12], then.suite_sha256[:12]),
+    )
+    full = (current.suite_sha256 == then.suite_sha256, current.environment_key == then.environment_key)
+    differences = [
+        (code, f"{what} is {now}, the baseline's is {before}")
+        for code, what, now, before in pairs
+        if now != before or (what == "suite hash" and not full[0])
+    ]
+    if current.environment_key is None or then.environment_key is None:
+        differences.append(("NO_ENVIRONMENT", "the environment is not known on both sides"))
+    elif not full[1]:
+        details = _environment_details(current.environment, baseline.environment)
+        differences.append(("DIFFERENT_ENVIRONMENT", f"the environment key differs ({details})"))
+    if current.benchmark is not None and current.benchmark.device != baseline.benchmark.device:
+        text = f"timed on {current.benchmark.device}, the baseline on {baseline.benchmark.device}"
+        differences.append(("DIFFERENT_DEVICE", text))
+    return differences
+
+
+def _environment_details(now: Environment | None, then: Environment) -> str:
+    if now is None:
+        return "its facts are in the two environment records"
+    facts = {
+        "device": (now.device, then.device),
+        "CPU": (now.cpu_model, then.cpu_model),
+        "GPU": (_gpu_facts(now), _gpu_facts(then)),
+        "driver": (now.driver, then.driver),
+        "CUDA": (now.torch_cuda, then.torch_cuda),
+        "torch": (now.torch, then.torch),
+        "timer plan": (now.timer_plan, then.timer_plan),
+    }
+    changed = [f"{what}: {new}, was {old}" for what, (new, old) in facts.items() if new != old]
+    return ", ".join(changed) or "in a fact that is not listed here"
+
+
+def _gpu_facts(environment: Environment) -> str:
+    return " + ".join(
+        f"{gpu.name} sm {gpu.compute_capability} at {gpu.power_limit_w} W" for gpu in environment.gpus
+    )
+
+
+# ---------------------------------------------------------------------------- one case
+
+
+def _compare_cases(
+    now: Benchmark, then: Benchmark, policy: Policy, confirmation: Benchmark | None
+) -> tuple[CaseComparison, ...]:
+    # The baseline's cases are the plan: one that is missing now has not passed.
+    planned = {case.case_id: case for case in then.cases}
+    current = {case.case_id: case for case in now.cases}
+    again = {case.case_id: case for case in confirmation.cases} if confirmation is not None else {}
+    compared = [
+        _compare_case(
+            name,
+            _read(current.get(name), before, now.device, policy),
+            _read(again[name], before, now.device, policy) if name in again else None,
+            policy,
+        )
+        for name, before in planned.items()
+    ]
+    message = "The baseline has no such case."
+    compared += [
+        _case(name, Decision.INCOMPARABLE, "CASE_NOT_IN_BASELINE", message, _NOTHING_READ)
+        for name in current
+        if name not in planned
+    ]
+    return tuple(compared)
+
+
+def _read(now: BenchmarkCase | None, then: BenchmarkCase, device: DeviceKind, policy: Policy) -> _Reading:
+    if now is None or now.candidate is None or now.reference is None:
+        return _NOTHING_READ._replace(trouble=("CASE_NOT_TIMED", "the case was not timed"))
+    if then.candidate is None or then.reference is None:
+        return _NOTHING_READ._replace(trouble=("BASELINE_NOT_TIMED", "the baseline did not time the case"))
+    reading = _Reading(
+        p50_ratio=_ratio(now.candidate.p50_us, then.candidate.p50_us),
+        p95_ratio=_ratio(now.candidate.p95_us, then.candidate.p95_us),
+        reference_ratio=_ratio(now.reference.p50_us, then.reference.p50_us),
+        trouble=None,
+    )
+    # Judged from the series once more: the flag alone is no evidence that the gate was applied.
+    findings = judge_quality(now.candidate, now.reference, device)
+    if findings or not now.stable:
+        reasons = (*findings, *now.findings)
+        why = reasons[0].message.rstrip(".") if reasons else "the case was marked unstable"
+        return reading._replace(trouble=("UNSTABLE", f"the times are unstable ({why})"))
+    shift = policy.max_reference_shift
+    if not 1.0 - shift <= reading.reference_ratio <= 1.0 + shift:
+        moved = f"the reference itself runs at {reading.reference_ratio:.3f} of its baseline time"
+        return reading._replace(trouble=("REFERENCE_MOVED", f"{moved} (limit {shift:.0%} either way)"))
+    return reading
+
+
+def _ratio(now: float, then: float) -> float:
+    """Return ``now / then``; NaN where either is no positive time."""
+    return now / then if now > 0.0 and then > 0.0 and math.isfinite(now) and math.isfinite(then) else math.nan
+
+
+def _compare_case(name: str, first: _Reading, second: _Reading | None, policy: Policy) -> CaseComparison:
+    if first.trouble is not None:
+        code, why = first.trouble
+        return _case(name, Decision.INCONCLUSIVE, code, f"Not judged: {why}.", first, second)
+    limit = 1.0 + policy.max_p50_slowdown
+    over_first = not first.p50_ratio <= limit
+    took = f"P50 is {first.p50_ratio:.3f} of the baseline's"
+    if second is None:
+        if over_first:
+            message = f"{took} (limit {limit:.2f}); a second, independent batch must confirm it."
+            return _case(name, Decision.INCONCLUSIVE, NEEDS_CONFIRMATION, message, first)
+        return _compare_within(name, took, first, second, policy)
+    if second.trouble is not None:
+        if not over_first:
+            return _compare_within(name, took, first, second, policy)
+        code, why = second.trouble
+        message = f"{took} (limit {limit:.2f}), but the second batch cannot confirm it: {why}."
+        return _case(name, Decision.INCONCLUSIVE, f"CONFIRMATION_{code}", message, first, second)
+    over_second = not second.p50_ratio <= limit
+    both = f"{took}, {second.p50_ratio:.3f} in the second batch (limit {limit:.2f})"
+    if over_first and over_second:
+        return _case(name, Decision.FAIL, "P50_SLOWER", f"{both}: slower in both.", first, second)
+    if over_first or over_second:
+        message = f"{both}: slower in one of two."
+        return _case(name, Decision.PASS_WITH_WARNING, "P50_SLOWER_ONCE", message, first, second)
+    return _compare_within(name, took, first, second, policy)
+
+
+def _compare_within(
+    name: str, took: str, first: _Reading, second: _Reading | None, policy: Policy
+) -> CaseComparison:
+    limit = 1.0 + policy.max_p95_slowdown
+    if not first.p95_ratio <= limit:
+        message = f"P95 is {first.p95_ratio:.3f} of the baseline's (limit {limit:.2f}); {took}."
+        return _case(name, Decision.PASS_WITH_WARNING, "P95_SLOWER", message, first, second)
+    if first.p50_ratio < 1.0 - policy.max_p50_slowdown:
+        return _case(name, Decision.PASS, "FASTER", f"{took}: faster.", first, second)
+    return _case(name, Decision.PASS, "WITHIN_LIMITS", f"{took}.", first, second)
+
+
+def _case(
+    name: str,
+    decision: Decision,
+    code: str,
+    message: str,
+    first: _Reading,
+    second: _Reading | None = None,
+) -> CaseComparison:
+    return CaseComparison(
+        case_id=name,
+        decision=decision,
+        code=code,
+        message=message,
+        p50_ratio=_known(first.p50_ratio),
+        p95_ratio=_known(first.p95_ratio),
+        reference_ratio=_known(first.reference_ratio),
+        confirmation_p50_ratio=_known(second.p50_ratio) if second is not None else None,
+    )
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
