@@ -35,8 +35,8 @@ check: setup ## format, lint, types, layers, schemas and committed data; changes
 	run() { local name=$$1; shift; echo "== $$name"; "$$@" || failed+=("$$name"); }; \
 	cxx_format() { $(BIN)/clang-format --dry-run -Werror "$$@" 2>&1 \
 		| sed -nE 's/^([^:]+):[0-9]+:.*code should be.*/Would reformat: \1/p' | LC_ALL=C sort -u; }; \
-	run format $(BIN)/ruff format --check; \
-	run lint $(BIN)/ruff check --quiet; \
+	run format $(BIN)/ruff format --check --output-format concise; \
+	run lint $(BIN)/ruff check --quiet --output-format concise; \
 	$(if $(CANDIDATE_SOURCES),run format-cxx cxx_format $(CANDIDATE_SOURCES);) \
 	run types $(BIN)/mypy; \
 	run types-tests $(BIN)/mypy $(LOOSER_TYPES) tests; \
