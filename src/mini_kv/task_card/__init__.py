@@ -1,0 +1,21 @@
+"""YAML -> TaskCard and CandidateManifest: strict, every error at once, with file and line."""
+
+from mini_kv.system.paths import find_project_root
+from mini_kv.task_card.loading import (
+    MANIFEST_FILE,
+    LoadedCard,
+    LoadedManifest,
+    load_manifest,
+    load_task_card,
+)
+from mini_kv.task_card.manifest_rules import check_pair
+
+__all__ = [
+    "MANIFEST_FILE",
+    "LoadedCard",
+    "LoadedManifest",
+    "check_pair",
+    "find_project_root",
+    "load_manifest",
+    "load_task_card",
+]
