@@ -14,7 +14,17 @@ from pathlib import Path
 
 import msgspec
 
-from mini_kv.artifacts.attempts import ATTEMPT_ID, TASK_ID, check_files, index_row, parse_attempt, reason
+from mini_kv.artifacts.attempts import (
+    ATTEMPT_FILE,
+    ATTEMPT_ID,
+    TASK_ID,
+    check_files,
+    index_row,
+    parse_attempt,
+    read_record_bytes,
+    reason,
+)
+from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import from_json, to_json
@@ -207,6 +217,21 @@ def indexed_sha256(root: Path, task_id: str, attempt_id: str) -> str | None:
     rows, warnings = read_index(root, task_id)
     known = (row.attempt_sha256 for row in rows if row.attempt_id == attempt_id)
     return None if warnings else next(known, None)
+
+
+def changed_rows(root: Path, rows: Iterable[IndexRow]) -> tuple[set[IndexRow], tuple[Finding, ...]]:
+    """Return the rows whose ``attempt.json`` is no longer the one that was indexed, and what to say."""
+    changed: dict[IndexRow, Finding] = {}
+    for row in rows:
+        try:
+            found = sha256_bytes(read_record_bytes(root / row.task_id / row.attempt_id / ATTEMPT_FILE))
+        except (OSError, ValueError):
+            found = None
+        if found != row.attempt_sha256:
+            what = "is gone" if found is None else "was changed since it was indexed"
+            message = f"{row.path} {what}, so it is left out."
+            changed[row] = Finding(code="ATTEMPT_CHANGED", message=message)
+    return set(changed), tuple(changed.values())
 
 
 def _read_database(root: Path, task_id: str | None) -> tuple[IndexRow, ...]:

@@ -1,0 +1,103 @@
+"""``mini-kv leaderboard``: rank the latest valid attempt of every candidate."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from mini_kv import leaderboard
+from mini_kv.artifacts import changed_rows, read_index
+from mini_kv.core.errors import ConfigurationError, ExitCode
+from mini_kv.core.record import to_json
+from mini_kv.core.results import Finding, IndexRow, Leaderboard
+from mini_kv.system.paths import find_project_root
+
+EXAMPLE = "mini-kv leaderboard --task rmsnorm"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's own options."""
+    parser.add_argument(
+        "--artifacts", metavar="DIR", type=Path, help="where attempts lie (default: artifacts)"
+    )
+    parser.add_argument("--task", metavar="ID", help="only this task")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the leaderboard record as JSON")
+    form.add_argument("--markdown", action="store_true", help="print Markdown tables")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the board; an empty one says why, and what to do."""
+    root: Path = arguments.artifacts or find_project_root(Path.cwd()) / "artifacts"
+    if arguments.artifacts is not None and not root.is_dir():
+        raise ConfigurationError("NO_ARTIFACTS", f"{root} is not a folder of artifacts.")
+    rows, warnings = read_index(root, arguments.task)
+    board, rows, changes = _trusted_board(root, rows)
+    for warning in (*warnings, *changes):
+        print(f"mini-kv: warning: {warning.message}", file=sys.stderr)
+    if arguments.json:
+        sys.stdout.write(to_json(board).decode())
+    elif not board.groups:
+        print(_nothing_to_rank(rows, arguments.task))
+    elif arguments.markdown:
+        sys.stdout.write(leaderboard.to_markdown(board))
+    elif sys.stdout.isatty():
+        _print_tables(board)
+    else:
+        sys.stdout.write(leaderboard.to_text(board))
+    return ExitCode.ACCEPTED
+
+
+def _trusted_board(
+    root: Path, rows: tuple[IndexRow, ...]
+) -> tuple[Leaderboard, tuple[IndexRow, ...], tuple[Finding, ...]]:
+    """Rank, re-hash what was ranked, and rank again without what is not as it was indexed."""
+    changes: tuple[Finding, ...] = ()
+    while True:
+        board = leaderboard.rank_attempts(rows)
+        ranked = {(group.task_id, row.attempt_id) for group in board.groups for row in group.rows}
+        changed, findings = changed_rows(
+            root, (row for row in rows if (row.task_id, row.attempt_id) in ranked)
+        )
+        if not changed:
+            return board, rows, changes
+        changes += findings
+        rows = tuple(row for row in rows if row not in changed)
+
+
+def _nothing_to_rank(rows: tuple[IndexRow, ...], task_id: str | None) -> str:
+    which = f" of task {task_id}" if task_id is not None else ""
+    rejected = leaderboard.rejections(rows)
+    if not rejected:
+        card = f"tasks/{task_id}.yaml" if task_id is not None else "tasks/rmsnorm.yaml"
+        return f"No attempts{which} yet. Make one with: mini-kv verify --task {card}"
+    counted = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
+    return (
+        f"No attempt{which} can be ranked ({counted}).\n"
+        "A place needs a complete, correct attempt with stable times: see attempt.json of the latest one."
+    )
+
+
+def _print_tables(board: Leaderboard) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    for group in board.groups:
+        console.print(Text(leaderboard.heading(group), style="bold"))
+        console.print(Text(leaderboard.provenance(group), style="dim"))
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for name in leaderboard.COLUMNS:
+            right = name in leaderboard.RIGHT_ALIGNED
+            # Only the candidate's name may be long; numbers and ids are never broken.
+            table.add_column(
+                name, justify="right" if right else "left", no_wrap=name != "candidate", overflow="fold"
+            )
+        for row in group.rows:
+            best = "bold green" if row.rank == 1 else ""
+            table.add_row(*(Text(cell, style=best) for cell in leaderboard.cells(row)))
+        console.print(table)
+        console.print()

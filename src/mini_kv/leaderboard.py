@@ -1,0 +1,147 @@
+"""The leaderboard, pure: index rows give ranked rows, in groups that may be compared."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from mini_kv.core.card import SCHEMA_VERSION
+from mini_kv.core.results import IndexRow, Leaderboard, LeaderboardGroup, LeaderboardRow
+
+COLUMNS = ("rank", "candidate", "version", "speedup", "P50 us", "attempt")
+# Numbers are read by their last digit.
+RIGHT_ALIGNED = frozenset({"rank", "speedup", "P50 us"})
+HASH_CHARACTERS = 12
+
+
+def why_not_ranked(row: IndexRow) -> str | None:
+    """Return why an attempt has no place on any board, or ``None`` if it has. NaN is no speedup."""
+    if not row.complete:
+        return "not complete"
+    if not row.correct:
+        return "not correct"
+    if row.benchmark_stable is None:
+        return "not timed"
+    if not row.benchmark_stable:
+        return "not stable"
+    if row.device is None or row.environment_key is None:
+        return "of an unknown environment"
+    speedup = row.geomean_speedup
+    return None if speedup is not None and math.isfinite(speedup) and speedup > 0.0 else "without a speedup"
+
+
+def rejections(rows: Iterable[IndexRow], task_id: str | None = None) -> dict[str, int]:
+    """Return how many attempts are not ranked, by reason, the most frequent first."""
+    reasons = (why_not_ranked(row) for row in rows if task_id in (None, row.task_id))
+    return dict(Counter(reason for reason in reasons if reason is not None).most_common())
+
+
+def _age(row: IndexRow) -> tuple[str, str, str]:
+    # The id begins with the second in UTC; started_at splits a second; the rest only makes it definite.
+    return row.attempt_id[:16], row.started_at, row.attempt_id
+
+
+def rank_attempts(rows: Iterable[IndexRow], task_id: str | None = None) -> Leaderboard:
+    """Return the board of the latest rankable attempt per candidate and version.
+
+    Attempts are compared only within one task, suite, environment key and device. Rows are ordered by
+    geometric-mean speedup; equal ones by primary P50, then by name; equal speedups share a rank.
+    """
+    latest: dict[tuple[str, str, str, str], dict[tuple[str, str], IndexRow]] = {}
+    for row in rows:
+        if task_id not in (None, row.task_id) or why_not_ranked(row) is not None:
+            continue
+        key = (row.task_id, str(row.device), row.suite_sha256, str(row.environment_key))
+        entries = latest.setdefault(key, {})
+        name = (row.candidate_id, row.candidate_version)
+        if name not in entries or _age(entries[name]) < _age(row):
+            entries[name] = row
+    groups = tuple(_group(tuple(latest[key].values())) for key in sorted(latest))
+    return Leaderboard(schema_version=SCHEMA_VERSION, groups=groups)
+
+
+def _group(entries: Sequence[IndexRow]) -> LeaderboardGroup:
+    first = max(entries, key=_age)
+    ordered = sorted(entries, key=_order)
+    speedups = [row.geomean_speedup or 0.0 for row in ordered]
+    if first.device is None or first.environment_key is None:
+        raise ValueError("an attempt without a device or environment cannot be ranked")
+    return LeaderboardGroup(
+        task_id=first.task_id,
+        suite_sha256=first.suite_sha256,
+        environment_key=first.environment_key,
+        device=first.device,
+        environment=first.environment or "unnamed environment",
+        rows=tuple(
+            LeaderboardRow(
+                rank=speedups.index(speedup) + 1,
+                candidate_id=row.candidate_id,
+                candidate_version=row.candidate_version,
+                attempt_id=row.attempt_id,
+                geomean_speedup=speedup,
+                primary_p50_us=row.primary_p50_us,
+                started_at=row.started_at,
+            )
+            for row, speedup in zip(ordered, speedups, strict=True)
+        ),
+    )
+
+
+def _order(row: IndexRow) -> tuple[float, float, str, str]:
+    p50_us = row.primary_p50_us
+    known = p50_us if p50_us is not None and math.isfinite(p50_us) else math.inf
+    return -(row.geomean_speedup or 0.0), known, row.candidate_id, row.candidate_version
+
+
+# ---------------------------------------------------------------------------- text
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def heading(group: LeaderboardGroup) -> str:
+    """Return one line that says what the rows of a group have in common."""
+    return _printable(f"{group.task_id} on {group.device}: {group.environment}")
+
+
+def provenance(group: LeaderboardGroup) -> str:
+    """Return the hashes that make the group's rows comparable, shortened."""
+    suite, key = group.suite_sha256[:HASH_CHARACTERS], group.environment_key[:HASH_CHARACTERS]
+    return f"suite {suite}, environment {key}"
+
+
+def cells(row: LeaderboardRow) -> tuple[str, ...]:
+    """Return a row's text under :data:`COLUMNS`."""
+    p50_us = "-" if row.primary_p50_us is None else f"{row.primary_p50_us:.2f}"
+    names = (_printable(row.candidate_id), _printable(row.candidate_version))
+    return (str(row.rank), *names, f"{row.geomean_speedup:.2f}x", p50_us, row.attempt_id)
+
+
+def to_text(board: Leaderboard) -> str:
+    """Return the board as aligned plain text, for pipes and logs."""
+    blocks = []
+    for group in board.groups:
+        table = [COLUMNS, *(cells(row) for row in group.rows)]
+        widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS))]
+        lines = [
+            "  ".join(
+                cell.rjust(width) if name in RIGHT_ALIGNED else cell.ljust(width)
+                for cell, width, name in zip(line, widths, COLUMNS, strict=True)
+            ).rstrip()
+            for line in table
+        ]
+        blocks.append("\n".join((heading(group), provenance(group), *lines)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def to_markdown(board: Leaderboard) -> str:
+    """Return the board as GitHub-flavoured Markdown, one table a group."""
+    rule = ["---:" if name in RIGHT_ALIGNED else "---" for name in COLUMNS]
+    blocks = []
+    for group in board.groups:
+        table = [COLUMNS, rule, *(cells(row) for row in group.rows)]
+        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in table]
+        blocks.append("\n".join((f"### {heading(group)}", "", f"{provenance(group)}", "", *lines)))
+    return "\n\n".join(blocks) + "\n"

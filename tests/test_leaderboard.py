@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import attempt_factory as make
+from mini_kv.artifacts import read_index
+from mini_kv.core.results import IndexRow, Leaderboard
+from mini_kv.leaderboard import rank_attempts, rejections, to_markdown, to_text, why_not_ranked
+
+MiniKv = Callable[..., tuple[int, str, str]]
+
+
+def row(second: int = 0, **changes: Any) -> IndexRow:
+    attempt_id = f"20260301T1200{second:02d}Z-00000000"
+    made = IndexRow(
+        task_id="rmsnorm", attempt_id=attempt_id, path=f"rmsnorm/{attempt_id}", attempt_sha256="a" * 64,
+        candidate_id="v0_naive", candidate_version="1.0.0", device="cuda", suite_sha256="b" * 64,
+        environment_key="c" * 64, environment="NVIDIA H200, torch 2.11.0",
+        started_at=f"2026-03-01T12:00:{second:02d}.000000Z", complete=True, accepted=True, correct=True,
+        benchmark_stable=True, geomean_speedup=2.0, primary_p50_us=8.0, exit_code=0,
+    )  # fmt: skip
+    return msgspec.structs.replace(made, **changes)
+
+
+def ranking(board: Leaderboard) -> list[tuple[int, str]]:
+    (group,) = board.groups
+    return [(one.rank, one.candidate_id) for one in group.rows]
+
+
+# ---------------------------------------------------------------------------- ranking
+
+
+def test_the_fastest_candidate_is_first() -> None:
+    rows = [
+        row(candidate_id="slow", geomean_speedup=0.5),
+        row(candidate_id="fast", geomean_speedup=3.0),
+        row(candidate_id="middle", geomean_speedup=1.5),
+    ]
+    assert ranking(rank_attempts(rows)) == [(1, "fast"), (2, "middle"), (3, "slow")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"complete": False}, "not complete"),
+        ({"correct": False}, "not correct"),
+        ({"benchmark_stable": False}, "not stable"),
+        ({"benchmark_stable": None}, "not timed"),
+        ({"environment_key": None}, "of an unknown environment"),
+        ({"device": None}, "of an unknown environment"),
+        ({"geomean_speedup": None}, "without a speedup"),
+        ({"geomean_speedup": math.nan}, "without a speedup"),
+        ({"geomean_speedup": math.inf}, "without a speedup"),
+        ({"geomean_speedup": 0.0}, "without a speedup"),
+    ],
+)
+def test_an_attempt_without_full_evidence_has_no_place(changes: dict[str, Any], reason: str) -> None:
+    bad = row(**changes)
+    assert why_not_ranked(bad) == reason
+    assert rank_attempts([bad]).groups == ()
+    assert rejections([bad, bad, row()]) == {reason: 2}
+
+
+def test_only_the_latest_attempt_of_a_candidate_counts_even_if_slower() -> None:
+    rows = [row(1, geomean_speedup=9.0), row(3, geomean_speedup=1.0), row(2, geomean_speedup=5.0)]
+    (group,) = rank_attempts(rows).groups
+    assert [(one.attempt_id, one.geomean_speedup) for one in group.rows] == [(rows[1].attempt_id, 1.0)]
+
+
+def test_a_later_attempt_that_does_not_qualify_hides_nothing() -> None:
+    assert ranking(rank_attempts([row(1), row(2, correct=False)])) == [(1, "v0_naive")]
+
+
+def test_an_attempt_slower_than_its_baseline_is_correct_and_replaces_the_faster_one() -> None:
+    rows = [row(1, geomean_speedup=4.0), row(2, geomean_speedup=2.0, accepted=False, exit_code=6)]
+    (group,) = rank_attempts(rows).groups
+    assert group.rows[0].geomean_speedup == 2.0
+
+
+def test_two_attempts_of_one_second_are_ordered_by_their_start() -> None:
+    early = row(1, attempt_id="20260301T120001Z-ffffffff", started_at="2026-03-01T12:00:01.100000Z")
+    late = row(1, attempt_id="20260301T120001Z-00000000", started_at="2026-03-01T12:00:01.200000Z")
+    for rows in ([early, late], [late, early]):
+        assert rank_attempts(rows).groups[0].rows[0].attempt_id == late.attempt_id
+
+
+def test_versions_of_a_candidate_stand_beside_each_other() -> None:
+    rows = [row(candidate_version="1.0.0"), row(candidate_version="1.1.0", geomean_speedup=3.0)]
+    (group,) = rank_attempts(rows).groups
+    assert [one.candidate_version for one in group.rows] == ["1.1.0", "1.0.0"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"task_id": "vector_add"},
+        {"suite_sha256": "d" * 64},
+        {"environment_key": "e" * 64},
+        {"device": "cpu"},
+    ],
+)
+def test_what_may_not_be_compared_never_shares_a_group(other: dict[str, Any]) -> None:
+    board = rank_attempts([row(), row(candidate_id="other", **other)])
+    assert [len(group.rows) for group in board.groups] == [1, 1]
+    assert all(group.rows[0].rank == 1 for group in board.groups)
+
+
+def test_equal_speedups_share_a_rank_and_have_one_order() -> None:
+    rows = [
+        row(candidate_id="b", primary_p50_us=7.0),
+        row(candidate_id="a", primary_p50_us=7.0),
+        row(candidate_id="c", primary_p50_us=6.0),
+        row(candidate_id="d", primary_p50_us=None),
+        row(candidate_id="e", geomean_speedup=1.0),
+    ]
+    assert ranking(rank_attempts(rows)) == [(1, "c"), (1, "a"), (1, "b"), (1, "d"), (5, "e")]
+
+
+def test_one_task_may_be_asked_for() -> None:
+    rows = [row(), row(task_id="vector_add"), row(task_id="vector_add", correct=False)]
+    assert [group.task_id for group in rank_attempts(rows, "vector_add").groups] == ["vector_add"]
+    assert rejections(rows, "rmsnorm") == {}
+
+
+ROWS = st.lists(
+    st.builds(
+        row,
+        st.integers(0, 59),
+        candidate_id=st.sampled_from(["a", "b", "c"]),
+        candidate_version=st.sampled_from(["1.0.0", "2.0.0"]),
+        device=st.sampled_from(["cpu", "cuda", None]),
+        environment_key=st.sampled_from(["1" * 64, "2" * 64, None]),
+        correct=st.booleans(),
+        benchmark_stable=st.sampled_from([True, False, None]),
+        geomean_speedup=st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True)),
+    ),
+    max_size=30,
+    unique_by=lambda one: one.attempt_id,
+)
+
+
+@given(ROWS, st.randoms(use_true_random=False))
+def test_a_board_is_sorted_unique_and_independent_of_order(rows: list[IndexRow], rng: random.Random) -> None:
+    board = rank_attempts(rows)
+    shuffled = list(rows)
+    rng.shuffle(shuffled)
+    assert rank_attempts(shuffled) == board
+    by_id = {one.attempt_id: one for one in rows}
+    for group in board.groups:
+        speedups = [one.geomean_speedup for one in group.rows]
+        assert speedups == sorted(speedups, reverse=True)
+        names = [(one.candidate_id, one.candidate_version) for one in group.rows]
+        assert len(set(names)) == len(names)
+        for one in group.rows:
+            source = by_id[one.attempt_id]
+            assert (source.device, source.environment_key) == (group.device, group.environment_key)
+            assert why_not_ranked(source) is None
+    assert sum(rejections(rows).values()) == sum(why_not_ranked(one) is not None for one in rows)
+
+
+# ---------------------------------------------------------------------------- text
+
+BOARD = rank_attempts([row(), row(candidate_id="v2_vectorized", geomean_speedup=12.345, primary_p50_us=None)])
+
+
+def test_plain_text_is_aligned_and_fits_eighty_columns() -> None:
+    lines = to_text(BOARD).splitlines()
+    assert lines[0] == "rmsnorm on cuda: NVIDIA H200, torch 2.11.0"
+    assert lines[1] == "suite bbbbbbbbbbbb, environment cccccccccccc"
+    assert lines[3].split() == ["1", "v2_vectorized", "1.0.0", "12.35x", "-", "20260301T120000Z-00000000"]
+    assert len({line.index("2026") for line in lines[3:]}) == 1
+    assert max(map(len, lines)) <= 80
+
+
+def test_markdown_is_one_table_a_group() -> None:
+    text = to_markdown(BOARD)
+    assert text.startswith("### rmsnorm on cuda: NVIDIA H200, torch 2.11.0\n")
+    assert "| rank | candidate | version | speedup | P50 us | attempt |\n| ---: | --- |" in text
+    assert text.count("\n| 1 | v2_vectorized | 1.0.0 | 12.35x | - |") == 1
+
+
+def test_names_cannot_forge_the_table() -> None:
+    board = rank_attempts([row(candidate_id="a|b\n\x1b[2Kc", environment="x\ny")])
+    assert "a\\|b??[2Kc" in to_markdown(board)
+    assert "\x1b" not in to_text(board)
+    assert to_text(board).splitlines()[0].endswith("x?y")
+
+
+# ---------------------------------------------------------------------------- command
+
+
+def test_command_ranks_what_was_archived(tmp_path: Path, mini_kv: MiniKv) -> None:
+    attempt, _ = make.write_attempt(tmp_path)
+    code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert (code, err) == (0, "")
+    assert attempt.attempt_id in out
+    assert "Example CPU, torch 2.11.0" in out
+    code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path), "--json")
+    board = msgspec.json.decode(out, type=Leaderboard)
+    assert board == rank_attempts(read_index(tmp_path)[0])
+    code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path), "--markdown", "--task", "vector_add")
+    assert out.startswith("### vector_add on cpu")
+
+
+def test_command_draws_a_table_on_a_terminal(
+    tmp_path: Path, mini_kv: MiniKv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, _ = make.write_attempt(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
+    code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert code == 0
+    assert attempt.attempt_id in out
+    assert "2.00x" in out
+
+
+def test_an_empty_board_says_what_to_do(tmp_path: Path, mini_kv: MiniKv) -> None:
+    code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path), "--task", "rmsnorm")
+    assert (code, err) == (0, "")
+    assert "mini-kv verify --task tasks/rmsnorm.yaml" in out
+    code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path), "--json")
+    assert msgspec.json.decode(out, type=Leaderboard).groups == ()
+
+
+def test_a_board_without_qualified_attempts_says_why(tmp_path: Path, mini_kv: MiniKv) -> None:
+    make.write_attempt(tmp_path, benchmark_stable=False)
+    make.write_attempt(tmp_path, benchmark_stable=False, random_bytes=make.counting_bytes(1))
+    make.write_attempt(tmp_path, exit_code=4, accepted=False, random_bytes=make.counting_bytes(2))
+    _, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert "(2 not stable, 1 not correct)" in out
+
+
+@pytest.mark.parametrize("how", ["edited", "gone"])
+def test_an_attempt_changed_since_it_was_indexed_loses_its_place(
+    tmp_path: Path, mini_kv: MiniKv, how: str
+) -> None:
+    older, _ = make.write_attempt(tmp_path, geomean_speedup=2.0)
+    _, newer = make.write_attempt(
+        tmp_path, geomean_speedup=3.0, clock=make.ticking_clock(make.START.replace(hour=13))
+    )
+    path = newer.folder / "attempt.json"
+    if how == "edited":
+        path.write_text(path.read_text().replace("3.0", "9.0"))
+    else:
+        path.unlink()
+    code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert code == 0
+    assert newer.attempt_id in err
+    assert older.attempt_id in out
+    assert newer.attempt_id not in out
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path, mini_kv: MiniKv) -> None:
+    code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path / "absent"))
+    assert (code, out) == (2, "")
+    assert "is not a folder of artifacts" in err
+
+
+def test_rebuild_index_command_heals_and_names_damage(tmp_path: Path, mini_kv: MiniKv) -> None:
+    _, writer = make.write_attempt(tmp_path)
+    _, other = make.write_attempt(tmp_path, random_bytes=make.counting_bytes(1))
+    (tmp_path / "index.db").write_bytes(b"garbage")
+    (other.folder / "environment.json").write_bytes(b"{}")
+    code, out, err = mini_kv("rebuild-index", "--artifacts", str(tmp_path))
+    assert code == 0
+    assert out.startswith("1 attempt indexed, 1 damaged and left out")
+    assert other.attempt_id in err
+    assert "environment.json was changed" in err
+    code, out, err = mini_kv("rebuild-index", "--artifacts", str(tmp_path), "--json")
+    assert msgspec.json.decode(out)["attempts"][0]["attempt_id"] == writer.attempt_id
+    assert mini_kv("leaderboard", "--artifacts", str(tmp_path))[2] == ""
+    assert mini_kv("rebuild-index", "--artifacts", str(tmp_path / "absent"))[0] == 2
