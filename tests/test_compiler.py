@@ -18,7 +18,7 @@ import pytest
 
 from mini_kv import compiler
 from mini_kv.compiler import BuildRequest, build, diagnosis, explain_load_error, logs_folder
-from mini_kv.compiler.recipe import make_plan
+from mini_kv.compiler.recipe import is_stable, make_plan
 from mini_kv.compiler.snapshot import read_candidate
 from mini_kv.core.card import CandidateManifest, DeviceKind
 from mini_kv.core.errors import ConfigurationError
@@ -571,6 +571,30 @@ def test_a_cuda_candidate_compiles_and_links(project: Path, real_toolchain: Tool
     cpu = build(request(project, sources=["tiny.cpp", "kernel.cu"]), real_toolchain)
     assert cpu.status is Status.PASS
     assert cpu.key != result.key
+
+
+@pytest.mark.parametrize(
+    ("text", "stable"),
+    [
+        ("#include <torch/csrc/stable/library.h>\n#include <torch/headeronly/util/Half.h>\n", True),
+        ("#include <torch/csrc/inductor/aoti_torch/c/shim.h>\n", True),
+        ("#include <cuda_fp16.h>\n", True),
+        ("#include <torch/extension.h>\n", False),
+        ("#include <torch/library.h>\n", False),
+        ("#include <torch/csrc/autograd/custom_function.h>\n", False),
+        ("  #  include <ATen/core/Tensor.h>\n", False),
+        ("#include <c10/cuda/CUDAGuard.h>\n", False),
+        ('#include "deep/outer.h"\n', False),
+        ("// ATen/ATen.h\n", True),
+    ],
+)
+def test_only_units_on_stable_headers_get_a_target_version(text: str, stable: bool) -> None:
+    files = {
+        "a.cpp": text.encode(),
+        "deep/outer.h": b'#include "inner.h"\n#include "outer.h"\n',
+        "deep/inner.h": b"#include <ATen/ATen.h>\n",
+    }
+    assert is_stable("a.cpp", files) is stable
 
 
 # --------------------------------------------------------------------------- what tools say

@@ -21,11 +21,18 @@ CXX_SUFFIXES = (".cpp", ".cc", ".cxx")
 CUDA_SUFFIX = ".cu"
 HEADER_SUFFIXES = (".h", ".hpp", ".hxx", ".cuh", ".inl")
 TORCH_TARGET = "-DTORCH_TARGET_VERSION=0x020b000000000000"
-"""The stable ABI of torch 2.11: a library built with newer headers then still loads there."""
+"""The stable ABI of torch 2.11: a library built with newer headers then still loads there.
+
+With it torch's other headers refuse to be included, so units that include those go without.
+"""
 
 _SOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
 # nvcc hands its arguments to a shell, so no flag may hold anything that a shell would act on.
 _FLAG = re.compile(r"-[A-Za-z0-9_+=.,:/%@-]+|[A-Za-z0-9_+=.,:@-]+")
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^">\n]+)[">]', re.MULTILINE)
+_UNSTABLE_HEADER = re.compile(
+    r"(?:ATen|c10|caffe2)/|torch/(?!csrc/stable/|headeronly/|csrc/inductor/aoti_torch/)"
+)
 _ARCH = re.compile(r"(\d{1,2})\.(\d)([af]?)(\+PTX)?")
 
 
@@ -103,7 +110,10 @@ def make_plan(request: BuildRequest, toolchain: Toolchain, snapshot: Snapshot) -
     _check_flags(manifest)
     parts = _check_toolchain(request, toolchain, any(name.endswith(CUDA_SUFFIX) for name in sources))
     places = _places(parts)
-    units = tuple(_unit(number, name, request, parts) for number, name in enumerate(sources))
+    units = tuple(
+        _unit(number, name, request, parts, stable=is_stable(name, snapshot.files))
+        for number, name in enumerate(sources)
+    )
     library = f"{manifest.candidate_id}_{{key}}.so"
     link = _link(library, units, request, parts)
     key = canonical_sha256(
@@ -267,20 +277,49 @@ def _host_features(manifest: CandidateManifest) -> str | None:
 # --------------------------------------------------------------------------- commands
 
 
-def _unit(number: int, source: str, request: BuildRequest, parts: _Parts) -> Unit:
+def is_stable(source: str, files: Mapping[str, bytes]) -> bool:
+    """Say whether a unit keeps to torch's stable headers, its own headers followed.
+
+    Every ``#include`` counts, also one that the preprocessor would skip: the wrong answer of that kind
+    only costs the library's loading on an older torch, never its compiling.
+    """
+    waiting, seen = [source], {source}
+    while waiting:
+        name = waiting.pop()
+        for bracket, header in _INCLUDE.findall(files[name].decode("utf-8", "replace")):
+            if _UNSTABLE_HEADER.match(header):
+                return False
+            beside = os.path.normpath(os.path.join(os.path.dirname(name), header))
+            if bracket == '"' and beside in files and beside not in seen:
+                seen.add(beside)
+                waiting.append(beside)
+    return True
+
+
+def _unit(number: int, source: str, request: BuildRequest, parts: _Parts, *, stable: bool) -> Unit:
     stem = f"../objects/{number}_{os.path.basename(source)}"
     target, dependencies = f"{stem}.o", f"{stem}.d"
     make = _cuda_command if source.endswith(CUDA_SUFFIX) else _cxx_command
     return Unit(
         source=source,
-        argv=(*make(request, parts), "-MD", "-MF", dependencies, "-c", source, "-o", target),
+        argv=(
+            *make(request, parts),
+            *((TORCH_TARGET,) if stable else ()),
+            "-MD",
+            "-MF",
+            dependencies,
+            "-c",
+            source,
+            "-o",
+            target,
+        ),
         object=target,
         dependencies=dependencies,
     )
 
 
 def _defines(request: BuildRequest) -> tuple[str, ...]:
-    defines = (TORCH_TARGET, f"-DTORCH_EXTENSION_NAME={request.manifest.candidate_id}")
+    defines = (f"-DTORCH_EXTENSION_NAME={request.manifest.candidate_id}",)
     # USE_CUDA uncovers the CUDA part of the stable ABI's C shim, the current stream among it.
     return (*defines, "-DMINI_KV_WITH_CUDA=1", "-DUSE_CUDA=1") if request.device == "cuda" else defines
 
