@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mini_kv import artifacts, benchmark, compiler, correctness, machine, task_card
+from mini_kv import artifacts, benchmark, compiler, correctness, machine, regression, task_card
 from mini_kv.core import protocol as p
 from mini_kv.core.card import SCHEMA_VERSION, CaseKind, DeviceKind, DeviceRequest, TaskCard, suite_hash
 from mini_kv.core.errors import ConfigurationError, ExitCode, InternalError, MiniKvError
@@ -33,6 +33,7 @@ from mini_kv.core.results import (
 )
 from mini_kv.core.verdict import axes_of, exit_code_of
 from mini_kv.system.crew import CandidateSeat, OracleSeat
+from mini_kv.system.files import sha256_file
 from mini_kv.system.gpu import GpuReport, read_gpus
 from mini_kv.system.machine import usable_cpus
 from mini_kv.system.processes import adopt_orphans
@@ -92,6 +93,7 @@ class _Evidence:
     correctness: Correctness | None = None
     benchmark: Benchmark | None = None
     regression: Regression | None = None
+    confirmation: Benchmark | None = None
     findings: list[Finding] = field(default_factory=list)
     stage_elapsed_s: dict[str, float] = field(default_factory=dict)
     fault: ExitCode | None = None
@@ -153,9 +155,10 @@ def _run_stages(request: VerifyRequest, inputs: _Inputs, evidence: _Evidence, pr
         if request.skip_benchmark or evidence.correctness.status is not Status.PASS:
             return
         with _stage(evidence, "benchmark"):
-            evidence.benchmark = benchmark.run_benchmark(
-                crew.timed(inputs, request.timeout_s), device_lock(inputs.device, inputs.gpus), progress
-            )
+            evidence.benchmark = _time(inputs, crew, request, progress)
+    if inputs.baseline is not None:
+        with _stage(evidence, "regression"):
+            evidence.regression = _compare(request, inputs, evidence, progress)
 
 
 # --------------------------------------------------------------------------- inputs
@@ -166,7 +169,7 @@ def _read_inputs(request: VerifyRequest) -> _Inputs:
     card = task_card.load_task_card(request.task, root)
     folder = request.candidate if request.candidate is not None else root / card.card.candidate
     manifest = task_card.load_manifest(folder, root)
-    task_card.check_pair(card, manifest)
+    task_card.check_pair(card.card, manifest.manifest)
     baseline = artifacts.load_baseline(request.baseline) if request.baseline is not None else None
     toolchain = find_toolchain(root / BUILD_FOLDER, os.environ)
     gpus = read_gpus(os.environ)
@@ -245,6 +248,40 @@ def _build(inputs: _Inputs, progress: Progress) -> Build:
     return result
 
 
+def _time(inputs: _Inputs, crew: _Crew, request: VerifyRequest, progress: Progress) -> Benchmark:
+    return benchmark.run_benchmark(
+        crew.timed(inputs, request.timeout_s), device_lock(inputs.device, inputs.gpus), progress
+    )
+
+
+def _compare(
+    request: VerifyRequest, inputs: _Inputs, evidence: _Evidence, progress: Progress
+) -> Regression:
+    """Decide against the baseline; a suspicion is confirmed by a second batch in fresh processes."""
+    card = inputs.card.card
+    current = regression.CurrentMeasurement(
+        task_id=card.task_id,
+        operator_version=card.operator_version,
+        suite_sha256=suite_hash(card),
+        environment_key=inputs.environment.key,
+        benchmark=evidence.benchmark,
+        environment=inputs.environment,
+    )
+    assert request.baseline is not None
+    named = {"baseline_name": request.baseline.name, "baseline_sha256": sha256_file(request.baseline)}
+    decision = regression.decide(current, inputs.baseline, regression.Policy(), **named)
+    if not regression.needs_confirmation(decision):
+        return decision
+    with _crew(inputs) as fresh:
+        assert evidence.build is not None
+        _, fault, _ = fresh.load(inputs, evidence.build, progress)
+        if fault is not None:
+            return decision
+        second = _time(inputs, fresh, request, progress)
+    evidence.confirmation = second
+    return regression.decide(current, inputs.baseline, regression.Policy(), second, **named)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Crew:
     oracle: OracleSeat
@@ -315,7 +352,8 @@ def _crew(inputs: _Inputs) -> Iterator[_Crew]:
     """Start oracle and candidate workers at once: they import torch while the compiler runs."""
     scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
     nursery = Nursery(scratch, _import_path(inputs.root))
-    hello = p.Hello(device=inputs.device, threads=usable_cpus())
+    # On the CPU both sides run one thread: with more, a busy core stalls every parallel loop's barrier.
+    hello = p.Hello(device=inputs.device, threads=1 if inputs.device == "cpu" else usable_cpus())
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         stack.callback(nursery.close)
@@ -411,6 +449,7 @@ def _archive(
         ("correctness.json", evidence.correctness),
         ("benchmark.json", evidence.benchmark),
         ("regression.json", evidence.regression),
+        ("confirmation_benchmark.json", evidence.confirmation),
     ):
         if record is not None:
             writer.add_json(name, record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -23,6 +24,8 @@ from mini_kv.system.workers import Answer, Lost
 
 ROTATING_SETS = 3
 MAX_TRIES = 3
+# No further try of a case begins after this: a busy machine stays busy, and a verdict is waited for.
+RETRY_BUDGET_S = 4.0
 CANDIDATE, REFERENCE = "candidate", "reference"
 
 
@@ -98,6 +101,7 @@ def timed_seed(secret_seed: str, position: int) -> str:
 
 def time_case(subject: TimedSubject, case: Case, timer: p.TimerMeasured) -> BenchmarkCase:
     """Take the plan's samples of both sides, up to three times while the quality gate is missed."""
+    started = time.monotonic()
     sets = _prepare(subject, case)
     order: list[str] = []
     findings: tuple[Finding, ...] = ()
@@ -112,7 +116,8 @@ def time_case(subject: TimedSubject, case: Case, timer: p.TimerMeasured) -> Benc
             findings = judge_quality(candidate, reference, subject.device)
             wrong = _check_outputs(subject, sets, caught)
             checked += len(caught)
-            if wrong or not findings:
+            spent_s = time.monotonic() - started
+            if wrong or not findings or spent_s > RETRY_BUDGET_S:
                 break
     except CaseLost as lost:
         wrong = (lost.finding,)

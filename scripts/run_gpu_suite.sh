@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Everything that only a GPU can show, in one go: every shipped candidate is verified through CUDA, the
+# attempts and baselines are packed, and the first failure stops the run with its exit code.
+#
+#   scripts/run_gpu_suite.sh OUT_DIR            all of it
+#   SUITE_DEVICE=cpu scripts/run_gpu_suite.sh   the script's own logic, on a machine without a GPU
+#   SUITE_STEPS="doctor verify" ...             only these steps
+#
+# Steps: doctor, verify, cold, tests, pack. Uses the checkout's .venv where there is one, else python3.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+out=${1:-artifacts/gpu-suite}
+device=${SUITE_DEVICE:-cuda}
+steps=${SUITE_STEPS:-doctor verify cold tests pack}
+artifacts=${SUITE_ARTIFACTS:-artifacts/gpu-suite-attempts}
+python=python3
+if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
+export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+mkdir -p "$out"
+
+pairs=(
+  "vector_add vector_add/v0_naive"
+  "fused_bias_relu fused_bias_relu/v0_naive"
+  "rmsnorm rmsnorm/v0_naive"
+  "rmsnorm rmsnorm/v1_block_reduce"
+)
+
+say() { printf '\n== %s\n' "$*"; }
+mini_kv() { "$python" -m mini_kv "$@"; }
+wants() { [[ " $steps " == *" $1 "* ]]; }
+
+verify() { # TASK CANDIDATE
+  say "verify $1 with $2 on $device"
+  mini_kv verify --task "tasks/$1.yaml" --candidate "candidates/$2" --device "$device" \
+    --artifacts "$artifacts" --json >"$out/last_verdict.json" || { status=$?; show_verdict; exit "$status"; }
+  show_verdict
+}
+
+show_verdict() {
+  "$python" - "$out/last_verdict.json" <<'PY'
+import json, sys
+try:
+    verdict = json.load(open(sys.argv[1]))
+except ValueError:
+    sys.exit("no verdict was printed")
+attempt = verdict["attempt"]
+print(f"exit code {attempt['exit_code']}  {attempt['elapsed_s']:.1f} s  stages {attempt['stage_elapsed_s']}")
+for axis in attempt["axes"]:
+    print(f"  {axis['name']:<11} {axis['status']:<11} {axis['code'] or ''} {axis['message'] or ''}")
+for finding in attempt["findings"]:
+    print(f"  {finding['code']}: {finding['message']}")
+    for line in finding["evidence"]:
+        print("   ", line[-3000:])
+for case in verdict["cases"]:
+    if case["status"] != "PASS":
+        print(f"  case {case['case_id']}: {case['status']} {case['code']} {case['message']}")
+for case in verdict["benchmark"]:
+    side, reference = case["candidate"], case["reference"]
+    if side and reference:
+        print(
+            f"  {case['case_id']:<24} P50 {side['p50_us']:9.2f} net {side['net_p50_us']:9.2f} "
+            f"floor {side['floor_us']:.2f} exposed {side['launch_exposed']} cv {side['robust_cv']:.4f} | "
+            f"reference {reference['p50_us']:9.2f} cv {reference['robust_cv']:.4f} | "
+            f"{case['speedup']:.3f}x  {case['gb_per_s'] or 0:.0f} GB/s  "
+            f"{case['percent_of_copy_bandwidth'] or 0:.1f} %  {'stable' if case['stable'] else 'UNSTABLE'}"
+        )
+    for finding in case["findings"]:
+        print(f"    {finding['code']}: {finding['message']}")
+PY
+}
+
+if wants doctor; then
+  say doctor
+  mini_kv doctor
+fi
+if wants verify; then
+  for pair in "${pairs[@]}"; do
+    # shellcheck disable=SC2086
+    verify $pair
+  done
+  mini_kv leaderboard --artifacts "$artifacts"
+fi
+if wants cold; then
+  say "cold and warm times of the rmsnorm card"
+  rm -rf .build
+  verify rmsnorm rmsnorm/v1_block_reduce
+  verify rmsnorm rmsnorm/v1_block_reduce
+fi
+if wants tests; then
+  say "tests that need a GPU"
+  "$python" -m pytest -q -m gpu -p no:cacheprovider || { status=$?; [ "$status" -eq 5 ] || exit "$status"; }
+fi
+if wants pack; then
+  say pack
+  mini_kv rebuild-index --artifacts "$artifacts"
+  mini_kv leaderboard --artifacts "$artifacts" --json >"$out/leaderboard.json"
+  tar -czf "$out/attempts.tar.gz" -C "$artifacts" .
+  ls -l "$out"
+fi
+say "suite passed"
