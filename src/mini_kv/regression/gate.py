@@ -15,6 +15,7 @@ from mini_kv.core.results import (
     Decision,
     Environment,
     Regression,
+    Series,
 )
 from mini_kv.regression.decisions import NEEDS_CONFIRMATION, CurrentMeasurement, Policy, conclude, sum_up
 
@@ -142,9 +143,11 @@ def _read(now: BenchmarkCase | None, then: BenchmarkCase, device: DeviceKind, po
     if then.candidate is None or then.reference is None:
         return _NOTHING_READ._replace(trouble=("BASELINE_NOT_TIMED", "the baseline did not time the case"))
     reading = _Reading(
-        p50_ratio=_ratio(now.candidate.p50_us, then.candidate.p50_us),
-        p95_ratio=_ratio(now.candidate.p95_us, then.candidate.p95_us),
-        reference_ratio=_ratio(now.reference.p50_us, then.reference.p50_us),
+        p50_ratio=_ratio(now.candidate, then.candidate, now.candidate.p50_us, then.candidate.p50_us, policy),
+        p95_ratio=_ratio(now.candidate, then.candidate, now.candidate.p95_us, then.candidate.p95_us, policy),
+        reference_ratio=_ratio(
+            now.reference, then.reference, now.reference.p50_us, then.reference.p50_us, policy
+        ),
         trouble=None,
     )
     # Judged from the series once more: the flag alone is no evidence that the gate was applied.
@@ -160,9 +163,18 @@ def _read(now: BenchmarkCase | None, then: BenchmarkCase, device: DeviceKind, po
     return reading
 
 
-def _ratio(now: float, then: float) -> float:
-    """Return ``now / then``; NaN where either is no positive time."""
-    return now / then if now > 0.0 and then > 0.0 and math.isfinite(now) and math.isfinite(then) else math.nan
+def _ratio(now: Series, then: Series, now_us: float, then_us: float, policy: Policy) -> float:
+    """Return ``now_us / then_us`` as the baseline's own timer would have read it; NaN if that is no ratio.
+
+    Every process reads all its times with one constant offset, seen in its empty-call floor: on short
+    kernels that offset moves a P50 by more than the limits judge. So the difference of the two floors is
+    taken off, unless it is too large to be that offset (or NaN): then the times stand as they are.
+    """
+    offset_us = now.floor_us - then.floor_us
+    if abs(offset_us) <= policy.max_floor_shift * then.floor_us:
+        now_us -= offset_us
+    usable = 0.0 < now_us < math.inf and 0.0 < then_us < math.inf
+    return now_us / then_us if usable else math.nan
 
 
 def _compare_case(name: str, first: _Reading, second: _Reading | None, policy: Policy) -> CaseComparison:
