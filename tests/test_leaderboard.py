@@ -55,6 +55,8 @@ def test_the_fastest_candidate_is_first() -> None:
         ({"complete": False}, "not complete"),
         ({"correct": False}, "not correct"),
         ({"benchmark_stable": False}, "not stable"),
+        ({"benchmark_stable": False, "correct": False, "exit_code": 5}, "not stable"),
+        ({"correct": False, "exit_code": 5}, "with doubtful times"),
         ({"benchmark_stable": None}, "not timed"),
         ({"environment_key": None}, "of an unknown environment"),
         ({"device": None}, "of an unknown environment"),

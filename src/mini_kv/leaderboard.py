@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from mini_kv.core.card import SCHEMA_VERSION
+from mini_kv.core.errors import ExitCode
 from mini_kv.core.results import IndexRow, Leaderboard, LeaderboardGroup, LeaderboardRow
 
 COLUMNS = ("rank", "candidate", "version", "speedup", "P50 us", "attempt")
@@ -19,12 +20,14 @@ def why_not_ranked(row: IndexRow) -> str | None:
     """Return why an attempt has no place on any board, or ``None`` if it has. NaN is no speedup."""
     if not row.complete:
         return "not complete"
-    if not row.correct:
+    if not row.correct and row.exit_code != ExitCode.BENCHMARK:
         return "not correct"
     if row.benchmark_stable is None:
         return "not timed"
     if not row.benchmark_stable:
         return "not stable"
+    if not row.correct:
+        return "with doubtful times"
     if row.device is None or row.environment_key is None:
         return "of an unknown environment"
     speedup = row.geomean_speedup
