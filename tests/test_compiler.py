@@ -20,6 +20,7 @@ from mini_kv import compiler
 from mini_kv.compiler import BuildRequest, build, diagnosis, explain_load_error, logs_folder
 from mini_kv.compiler.recipe import is_stable, make_plan
 from mini_kv.compiler.snapshot import read_candidate
+from mini_kv.compiler.store import BuildStore
 from mini_kv.core.card import CandidateManifest, DeviceKind
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.results import Build, Status
@@ -275,7 +276,8 @@ def spawn(project: Path, asked: BuildRequest, toolchain: Toolchain) -> subproces
     paths = [project / "asked.json", project / "toolchain.json"]
     for path, record in zip(paths, (asked, toolchain), strict=True):
         path.write_bytes(msgspec.json.encode(record))
-    environ = {**os.environ, "PYTHONPATH": str(Path(compiler.__file__).parents[2])}
+    places = [str(Path(compiler.__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
     argv = [sys.executable, "-c", BUILD_IN_CHILD, *map(str, paths)]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, env=environ)
 
@@ -541,6 +543,41 @@ def test_links_out_of_the_project_and_pipes_are_refused(
     os.mkfifo(link)
     with pytest.raises(ConfigurationError, match="neither a file nor a folder"):
         build(request(project), toolchain)
+
+
+def test_names_that_no_record_can_hold_are_refused(project: Path, toolchain: Toolchain) -> None:
+    folder = project / "candidates" / "tiny"
+    (folder / "ring.h").symlink_to("ring.h")
+    with pytest.raises(ConfigurationError, match=r"ring\.h cannot be read"):
+        build(request(project), toolchain)
+    (folder / "ring.h").unlink()
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.h")).touch()
+    with pytest.raises(ConfigurationError, match="not UTF-8"):
+        build(request(project), toolchain)
+
+
+def test_a_build_folder_that_cannot_be_used_is_no_fault_of_mini_kv(
+    project: Path, toolchain: Toolchain
+) -> None:
+    (project / ".build").write_text("a file where a folder should be")
+    with pytest.raises(ConfigurationError) as caught:
+        build(request(project), toolchain)
+    assert caught.value.code == "BUILD_FOLDER"
+
+
+def test_old_failures_and_old_partials_are_swept(project: Path, toolchain: Toolchain) -> None:
+    store = BuildStore(project)
+    for name, age_s in (
+        ("a.failed", 90_000),
+        ("b.failed", 10),
+        ("c.partial-1-a", 4000),
+        ("d.partial-1-b", 10),
+    ):
+        folder = store.folder / name
+        folder.mkdir(parents=True)
+        os.utime(folder, (time.time() - age_s,) * 2)
+    store.sweep(time.time())
+    assert sorted(path.name for path in store.folder.iterdir()) == ["b.failed", "d.partial-1-b"]
 
 
 # --------------------------------------------------------------------------- real libraries

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,21 @@ def test_publishing_never_replaces(tmp_path: Path) -> None:
     files.publish_folder(partial, final)
     assert (final / "sub" / "a").read_text() == "a"
     assert not partial.exists()
+
+
+def test_a_lock_is_had_again_when_its_holder_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    holder = subprocess.Popen(
+        ["flock", str(path), "-c", "echo held; exec sleep 60"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    with files.exclusive_lock(path, timeout_s=0.05) as held:
+        assert not held
+    os.killpg(holder.pid, signal.SIGKILL)
+    holder.communicate()
+    with files.exclusive_lock(path, timeout_s=1.0) as held:
+        assert held
 
 
 def test_remove_tree_refuses_what_lies_outside(tmp_path: Path) -> None:

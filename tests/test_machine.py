@@ -277,7 +277,8 @@ def test_doctor_is_quick_and_imports_no_torch(tmp_path: Path, project_root: Path
         "import sys; from mini_kv.cli.main import main; code = main(['doctor', '--json']); "
         "assert 'torch' not in sys.modules; raise SystemExit(code)"
     )
-    environ = {**os.environ, "PYTHONPATH": str(project_root / "src")}
+    places = [str(project_root / "src"), os.environ.get("PYTHONPATH", "")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
     started = time.monotonic()
     ended = subprocess.run(
         [sys.executable, "-c", script],

@@ -146,6 +146,18 @@ def test_commands_run_at_the_same_time_and_answer_in_order() -> None:
     assert (second.returncode, second.stderr) == (3, b"b\n")
 
 
+def test_more_commands_than_places_wait_their_turn(tmp_path: Path) -> None:
+    script = f"mkdir {tmp_path}/$$; ls {tmp_path} | wc -l; sleep 0.05; rmdir {tmp_path}/$$"
+    ended = run_all([shell(script)] * 6, timeout_s=20, at_once=2)
+    assert [one.returncode for one in ended] == [0] * 6
+    assert max(int(one.stdout) for one in ended) <= 2
+
+
+def test_a_timeout_ends_those_that_still_wait() -> None:
+    ended = run_all([shell("sleep 60")] * 3, timeout_s=0.3, at_once=1)
+    assert [one.timed_out for one in ended] == [True] * 3
+
+
 def test_a_timeout_kills_grandchildren(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     (one,) = run_all([shell(f"sh -c 'echo $$ > {note}; sleep 60; true' & wait")], timeout_s=0.5)

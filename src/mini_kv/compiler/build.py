@@ -14,13 +14,17 @@ from mini_kv.compiler.recipe import BuildRequest, Plan, make_plan, symbolic, sym
 from mini_kv.compiler.snapshot import Snapshot, read_candidate
 from mini_kv.compiler.store import SOURCES_NAME, STDERR_NAME, STDOUT_NAME, BuildStore, wall_clock
 from mini_kv.core.card import SCHEMA_VERSION
+from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.results import Build, BuildUnit, Status
 from mini_kv.system.commands import Command, Finished, Limits, run_all
 from mini_kv.system.files import remove_tree, sha256_file
+from mini_kv.system.machine import usable_cpus
 from mini_kv.system.toolchain import Toolchain, tool_environ
 
 MEMORY_BYTES = 16 << 30
 FILE_BYTES = 2 << 30
+LEAST_AT_ONCE = 4
+"""Units compiled together even on a small machine; many more would only fill its memory."""
 LINK = "(link)"
 
 Progress = Callable[[str], None]
@@ -52,18 +56,28 @@ def build(
         return job.reused(found)
     if not plan.units:
         return job.failed(Status.FAIL, "NO_SOURCES", f"No source is for device {request.device}.", (), None)
-    with store.lock(plan.key, request.timeout_s):
+    try:
+        return _build_in(store, job)
+    except OSError as error:
+        raise ConfigurationError(
+            "BUILD_FOLDER", f"The build in {store.folder} cannot go on: {error.strerror or error}."
+        ) from error
+
+
+def _build_in(store: BuildStore, job: _Job) -> Build:
+    key = job.plan.key
+    with store.lock(key, job.request.timeout_s):
         # A process that waited finds the other's build here. One that waited in vain builds beside it:
         # both work in folders of their own, and the first to publish wins.
-        found = store.find(plan.key)
+        found = store.find(key)
         if found is not None:
             return job.reused(found)
         store.sweep(wall_clock())
-        with store.partial(plan.key) as partial:
+        with store.partial(key) as partial:
             fresh = job.compile(partial, store)
             if store.publish(partial, fresh):
                 return fresh
-    found = store.find(plan.key)
+    found = store.find(key)
     return job.reused(found) if found is not None else fresh
 
 
@@ -206,6 +220,7 @@ class _Job:
                 for argv in commands
             ],
             timeout_s=max(0.0, deadline - time.monotonic()),
+            at_once=max(LEAST_AT_ONCE, usable_cpus()),
             limits=limits,
             on_finish=lambda number, one: self.progress(f"build: {names[number]} ({one.elapsed_s:.1f} s)"),
         )

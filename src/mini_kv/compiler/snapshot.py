@@ -44,7 +44,7 @@ def read_candidate(project_root: Path, folder: Path) -> Snapshot:
     root = project_root.resolve()
     files: dict[str, bytes] = {}
     total_bytes = 0
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in os.walk(folder, onerror=_refuse_unreadable):
         folders[:] = sorted(name for name in folders if not _left_out(name))
         for name in folders:
             _refuse_link(Path(place, name))
@@ -52,6 +52,7 @@ def read_candidate(project_root: Path, folder: Path) -> Snapshot:
             if _left_out(name):
                 continue
             path = Path(place, name)
+            _refuse_bad_name(path)
             raw = _read(path, root, MAX_BYTES - total_bytes)
             total_bytes += len(raw)
             files[path.relative_to(folder).as_posix()] = raw
@@ -73,8 +74,19 @@ def _refuse_link(folder: Path) -> None:
         )
 
 
+def _refuse_unreadable(error: OSError) -> None:
+    raise ConfigurationError("UNREADABLE", f"{error.filename} cannot be read: {error.strerror}.") from error
+
+
+def _refuse_bad_name(path: Path) -> None:
+    try:
+        path.name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigurationError("BAD_NAME", f"The file name {path.name!r} is not UTF-8.") from error
+
+
 def _read(path: Path, root: Path, room_bytes: int) -> bytes:
-    real = path.resolve()
+    real = Path(os.path.realpath(path))  # Path.resolve raises on links that go round in a ring
     if path.is_symlink() and root not in real.parents:
         raise ConfigurationError("PATH_OUTSIDE_PROJECT", f"{path} is a link that leads out of the project.")
     try:

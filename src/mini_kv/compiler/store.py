@@ -22,6 +22,7 @@ SOURCES_NAME = "sources"
 STDOUT_NAME = "compile_stdout.log"
 STDERR_NAME = "compile_stderr.log"
 STALE_S = 3600.0
+FAILED_STALE_S = 24 * 3600.0
 NEWBORN_S = 60.0
 """A partial folder this young may not hold its owner's lock yet."""
 
@@ -96,12 +97,13 @@ class BuildStore:
         return True
 
     def sweep(self, now: float) -> None:
-        """Remove the partial folders of dead processes and those older than an hour."""
+        """Remove the partial folders of dead processes, those older than an hour, and failures of old."""
         with contextlib.suppress(OSError):
-            for folder in self.folder.glob("*.partial-*"):
-                if _is_abandoned(folder, now):
-                    with contextlib.suppress(OSError):
-                        remove_tree(folder, self.folder)
+            abandoned = [one for one in self.folder.glob("*.partial-*") if _is_abandoned(one, now)]
+            forgotten = [one for one in self.folder.glob("*.failed") if _age_s(one, now) > FAILED_STALE_S]
+            for folder in (*abandoned, *forgotten):
+                with contextlib.suppress(OSError):
+                    remove_tree(folder, self.folder)
 
     def _discard(self, folder: Path) -> None:
         """Take a folder out of the way in one step, then delete it."""
@@ -113,11 +115,15 @@ class BuildStore:
         remove_tree(away, self.folder)
 
 
-def _is_abandoned(folder: Path, now: float) -> bool:
+def _age_s(folder: Path, now: float) -> float:
     try:
-        age_s = now - folder.stat().st_mtime
+        return now - folder.stat().st_mtime
     except OSError:
-        return False  # it was published or removed meanwhile
+        return 0.0  # it was published or removed meanwhile
+
+
+def _is_abandoned(folder: Path, now: float) -> bool:
+    age_s = _age_s(folder, now)
     if age_s > STALE_S:
         return True
     owner = folder / OWNER_NAME

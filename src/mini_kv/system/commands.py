@@ -146,26 +146,29 @@ def run_all(
     commands: Sequence[Command],
     *,
     timeout_s: float,
+    at_once: int | None = None,
     limits: Limits | None = None,
     on_finish: Callable[[int, Finished], None] | None = None,
 ) -> tuple[Finished, ...]:
-    """Start every command at once and return how each ended, in the given order.
+    """Run every command, ``at_once`` of them together (all by default); return how each ended, in order.
 
-    ``timeout_s`` bounds them all together; those still running then are killed with their process
-    groups and marked ``timed_out``. Whatever is raised meanwhile (Ctrl-C too), no process is left.
+    ``timeout_s`` bounds them all together; those still running or waiting then are killed with their
+    process groups and marked ``timed_out``. Whatever is raised meanwhile (Ctrl-C too), no process is left.
     Raises ``OSError`` when a program cannot be started.
     """
     deadline = time.monotonic() + timeout_s
+    waiting = list(enumerate(commands))[::-1]
     running: dict[int, _Running] = {}
     done: dict[int, Finished] = {}
     try:
         with selectors.DefaultSelector() as selector:
-            for number, command in enumerate(commands):
-                running[number] = _Running(command, limits or Limits())
-                for stream, sink in running[number].streams():
-                    os.set_blocking(stream.fileno(), False)
-                    selector.register(stream, selectors.EVENT_READ, sink)
-            while running:
+            while waiting or running:
+                while waiting and len(running) < (at_once or len(commands)):
+                    number, command = waiting.pop()
+                    running[number] = _Running(command, limits or Limits())
+                    for stream, sink in running[number].streams():
+                        os.set_blocking(stream.fileno(), False)
+                        selector.register(stream, selectors.EVENT_READ, sink)
                 _read_ready(selector)
                 for number in [n for n, one in running.items() if _is_over(one, selector, deadline)]:
                     for stream, _ in running[number].streams():

@@ -141,6 +141,8 @@ def _lock_before(descriptor: int, deadline: float) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError as error:
+            if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                return False  # a file system without locks: callers go on as if they had waited in vain
             if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EINTR):
                 raise
         left_s = deadline - time.monotonic()

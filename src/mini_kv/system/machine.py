@@ -13,7 +13,6 @@ from pathlib import Path
 from mini_kv.core.record import Record
 
 _PR_GET_SECCOMP = 21
-_CLONE_NEWUSER = 0x10000000
 _LANDLOCK_CREATE_RULESET = 444
 _LANDLOCK_CREATE_RULESET_VERSION = 1
 
@@ -75,7 +74,7 @@ def isolation_facts(search_path: str) -> IsolationFacts:
         bubblewrap=bubblewrap,
         bubblewrap_works=bubblewrap is not None and _bubblewrap_works(bubblewrap),
         landlock_abi=_landlock_abi(),
-        user_namespaces=_user_namespaces(),
+        user_namespaces=_user_namespaces(search_path),
         seccomp=_libc().prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0,
     )
 
@@ -114,18 +113,25 @@ def _landlock_abi() -> int:
     return max(0, int(version))
 
 
-def _user_namespaces() -> bool:
-    """Try to enter a user namespace in a child, since a kernel's settings alone do not tell."""
-    libc = _libc()
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if libc.unshare(_CLONE_NEWUSER) == 0 else 1)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) == 0
+def _user_namespaces(search_path: str) -> bool:
+    """Try to enter a user namespace, since a kernel's settings alone do not tell (AppArmor, containers).
+
+    Another program does it: a fork of this process would not be safe beside its threads.
+    """
+    program = shutil.which("unshare", path=search_path)
+    if program is not None:
+        return _succeeds([program, "--user", "true"])
+    try:
+        return int(Path("/proc/sys/user/max_user_namespaces").read_text(encoding="ascii")) > 0
+    except (OSError, ValueError):
+        return False
 
 
 def _bubblewrap_works(program: str) -> bool:
-    argv = [program, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "true"]
+    return _succeeds([program, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "true"])
+
+
+def _succeeds(argv: list[str]) -> bool:
     try:
         return subprocess.run(argv, capture_output=True, timeout=2.0, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
