@@ -119,7 +119,8 @@ def cells(row: LeaderboardRow) -> tuple[str, ...]:
     """Return a row's text under :data:`COLUMNS`."""
     p50_us = "-" if row.primary_p50_us is None else f"{row.primary_p50_us:.2f}"
     names = (_printable(row.candidate_id), _printable(row.candidate_version))
-    return (str(row.rank), *names, f"{row.geomean_speedup:.2f}x", p50_us, row.attempt_id)
+    speedup = f"{row.geomean_speedup:.{2 if row.geomean_speedup >= 1.0 else 3}f}x"
+    return (str(row.rank), *names, speedup, p50_us, row.attempt_id)
 
 
 def to_text(board: Leaderboard) -> str:
