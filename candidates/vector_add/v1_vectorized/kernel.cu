@@ -86,8 +86,7 @@ const char* launch(
   T* out_data = static_cast<T*>(out);
   if (is_aligned(a) && is_aligned(b) && is_aligned(out)) {
     constexpr int kLanes = Pack<T>::kLanes;
-    // Rounded up, so that there is a thread for each of the last elements (fewer than a pack) as well.
-    const unsigned blocks = blocks_for(std::max<int64_t>((count + kLanes - 1) / kLanes, kLanes));
+    const unsigned blocks = blocks_for((count + kLanes - 1) / kLanes);
     add_packs_kernel<T><<<blocks, kThreadsPerBlock, 0, stream>>>(a_data, b_data, out_data, count);
   } else {
     add_elements_kernel<T>
