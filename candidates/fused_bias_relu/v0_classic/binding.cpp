@@ -34,10 +34,8 @@ bool is_supported(at::ScalarType type) {
 // Sizes are compared as symbols, so the same checks serve the kernels and the tracer.
 void check(const at::Tensor& x, const at::Tensor& bias) {
   TORCH_CHECK(x.device() == bias.device(), "bias_relu: x and bias must be on the same device");
-  TORCH_CHECK(
-      x.scalar_type() == bias.scalar_type(), "bias_relu: x and bias must have the same dtype");
-  TORCH_CHECK(
-      is_supported(x.scalar_type()), "bias_relu: unsupported dtype, a floating one is needed");
+  TORCH_CHECK(x.scalar_type() == bias.scalar_type(), "bias_relu: x and bias must have the same dtype");
+  TORCH_CHECK(is_supported(x.scalar_type()), "bias_relu: unsupported dtype, a floating one is needed");
   TORCH_CHECK(x.dim() >= 1, "bias_relu: x must have at least 1 dimension");
   TORCH_CHECK(bias.dim() == 1, "bias_relu: bias must be 1-dimensional");
   TORCH_SYM_CHECK(
@@ -171,20 +169,14 @@ TORCH_LIBRARY(mini_kv_fused_bias_relu_classic, m) {
   m.def("bias_relu(Tensor x, Tensor bias) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(mini_kv_fused_bias_relu_classic, CPU, m) {
-  m.impl("bias_relu", bias_relu_cpu);
-}
+TORCH_LIBRARY_IMPL(mini_kv_fused_bias_relu_classic, CPU, m) { m.impl("bias_relu", bias_relu_cpu); }
 
-TORCH_LIBRARY_IMPL(mini_kv_fused_bias_relu_classic, Meta, m) {
-  m.impl("bias_relu", bias_relu_meta);
-}
+TORCH_LIBRARY_IMPL(mini_kv_fused_bias_relu_classic, Meta, m) { m.impl("bias_relu", bias_relu_meta); }
 
 TORCH_LIBRARY_IMPL(mini_kv_fused_bias_relu_classic, Autograd, m) {
   m.impl("bias_relu", bias_relu_autograd);
 }
 
 #ifdef MINI_KV_WITH_CUDA
-TORCH_LIBRARY_IMPL(mini_kv_fused_bias_relu_classic, CUDA, m) {
-  m.impl("bias_relu", bias_relu_cuda);
-}
+TORCH_LIBRARY_IMPL(mini_kv_fused_bias_relu_classic, CUDA, m) { m.impl("bias_relu", bias_relu_cuda); }
 #endif

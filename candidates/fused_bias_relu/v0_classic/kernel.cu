@@ -33,8 +33,7 @@ __device__ T relu(T v) {
 }
 
 template <typename T>
-__global__ void bias_relu_kernel(
-    const T* x, const T* bias, T* out, int64_t count, int64_t hidden) {
+__global__ void bias_relu_kernel(const T* x, const T* bias, T* out, int64_t count, int64_t hidden) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
     store(&out[i], relu(widen(x[i]) + widen(bias[i % hidden])));
@@ -45,8 +44,9 @@ template <typename T>
 const char* launch(
     const void* x, const void* bias, void* out, int64_t count, int64_t hidden, cudaStream_t stream) {
   const int64_t blocks = (count + kThreadsPerBlock - 1) / kThreadsPerBlock;
-  bias_relu_kernel<T><<<static_cast<unsigned>(std::min(blocks, kMaxBlocks)), kThreadsPerBlock, 0, stream>>>(
-      static_cast<const T*>(x), static_cast<const T*>(bias), static_cast<T*>(out), count, hidden);
+  bias_relu_kernel<T>
+      <<<static_cast<unsigned>(std::min(blocks, kMaxBlocks)), kThreadsPerBlock, 0, stream>>>(
+          static_cast<const T*>(x), static_cast<const T*>(bias), static_cast<T*>(out), count, hidden);
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }

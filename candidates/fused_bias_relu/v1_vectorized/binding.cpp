@@ -41,8 +41,7 @@ void check(const Tensor& x, const Tensor& bias) {
   STD_TORCH_CHECK(x.dim() >= 1, "bias_relu: x must have at least 1 dimension");
   STD_TORCH_CHECK(bias.dim() == 1, "bias_relu: bias must be 1-dimensional");
   STD_TORCH_CHECK(
-      bias.size(0) == x.size(x.dim() - 1),
-      "bias_relu: bias must have the length of x's last dimension");
+      bias.size(0) == x.size(x.dim() - 1), "bias_relu: bias must have the length of x's last dimension");
 }
 
 template <typename T, typename Wide>

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kThreadsPerBlock = 256;
 constexpr int kRowsPerThread = 4;
-constexpr int kPackBytes = 16;         // the widest load there is
-constexpr int64_t kMaxGridY = 65535;   // the hardware's limit on gridDim.y
+constexpr int kPackBytes = 16;        // the widest load there is
+constexpr int64_t kMaxGridY = 65535;  // the hardware's limit on gridDim.y
 
 template <typename T, int kWidth>
 struct alignas(kWidth * sizeof(T)) Pack {
@@ -83,8 +83,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
 }
 
 template <typename T, int kWidth>
-void launch_tiles(
-    const T* x, const T* bias, T* out, int64_t rows, int64_t hidden, cudaStream_t stream) {
+void launch_tiles(const T* x, const T* bias, T* out, int64_t rows, int64_t hidden, cudaStream_t stream) {
   const int64_t packs = hidden / kWidth;
   // Narrow matrices trade columns for rows, so that a block's threads all have work.
   unsigned columns = 1;

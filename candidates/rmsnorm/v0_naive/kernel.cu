@@ -32,8 +32,8 @@ template <typename T>
 using Wide = decltype(widen(T{}));
 
 template <typename T>
-__global__ void __launch_bounds__(kThreadsPerBlock) rmsnorm_row_kernel(
-    const T* x, const T* weight, T* out, int64_t rows, int64_t hidden, Wide<T> eps) {
+__global__ void __launch_bounds__(kThreadsPerBlock)
+    rmsnorm_row_kernel(const T* x, const T* weight, T* out, int64_t rows, int64_t hidden, Wide<T> eps) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; row < rows; row += step) {
     const T* from = x + row * hidden;

@@ -40,8 +40,7 @@ void check(const Tensor& x, const Tensor& weight, double eps) {
   STD_TORCH_CHECK(x.device() == weight.device(), "rmsnorm: x and weight must be on the same device");
   STD_TORCH_CHECK(
       x.scalar_type() == weight.scalar_type(), "rmsnorm: x and weight must have the same dtype");
-  STD_TORCH_CHECK(
-      is_supported(x.scalar_type()), "rmsnorm: unsupported dtype, a floating one is needed");
+  STD_TORCH_CHECK(is_supported(x.scalar_type()), "rmsnorm: unsupported dtype, a floating one is needed");
   STD_TORCH_CHECK(x.dim() >= 1, "rmsnorm: x must have at least 1 dimension");
   STD_TORCH_CHECK(weight.dim() == 1, "rmsnorm: weight must be 1-dimensional");
   STD_TORCH_CHECK(
@@ -163,12 +162,8 @@ STABLE_TORCH_LIBRARY(mini_kv_rmsnorm_v1, m) {
   m.def("rmsnorm(Tensor x, Tensor weight, float eps) -> Tensor");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(mini_kv_rmsnorm_v1, CPU, m) {
-  m.impl("rmsnorm", TORCH_BOX(&rmsnorm_cpu));
-}
+STABLE_TORCH_LIBRARY_IMPL(mini_kv_rmsnorm_v1, CPU, m) { m.impl("rmsnorm", TORCH_BOX(&rmsnorm_cpu)); }
 
 #ifdef MINI_KV_WITH_CUDA
-STABLE_TORCH_LIBRARY_IMPL(mini_kv_rmsnorm_v1, CUDA, m) {
-  m.impl("rmsnorm", TORCH_BOX(&rmsnorm_cuda));
-}
+STABLE_TORCH_LIBRARY_IMPL(mini_kv_rmsnorm_v1, CUDA, m) { m.impl("rmsnorm", TORCH_BOX(&rmsnorm_cuda)); }
 #endif

@@ -105,8 +105,8 @@ __device__ W block_sum(W value) {
 
 // The row stays in registers: kPacks packs a thread, `packs` in the row, packs <= kPacks * blockDim.x.
 template <typename T, int kWidth, int kPacks>
-__global__ void __launch_bounds__(kMaxThreads) rmsnorm_held_kernel(
-    const T* x, const T* weight, T* out, int64_t rows, int packs, Wide<T> eps) {
+__global__ void __launch_bounds__(kMaxThreads)
+    rmsnorm_held_kernel(const T* x, const T* weight, T* out, int64_t rows, int packs, Wide<T> eps) {
   using P = Pack<T, kWidth>;
   // The weight is asked for together with the row, so that its way from the L2 cache overlaps the
   // reduction. At eight packs there is no room for both, and it is read afterwards.
@@ -253,14 +253,15 @@ const char* launch(
     int64_t hidden,
     double eps,
     cudaStream_t stream) {
-  launch_widest(Call<T>{
-      static_cast<const T*>(x),
-      static_cast<const T*>(weight),
-      static_cast<T*>(out),
-      rows,
-      hidden,
-      static_cast<Wide<T>>(eps),
-      stream});
+  launch_widest(
+      Call<T>{
+          static_cast<const T*>(x),
+          static_cast<const T*>(weight),
+          static_cast<T*>(out),
+          rows,
+          hidden,
+          static_cast<Wide<T>>(eps),
+          stream});
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }

@@ -114,8 +114,7 @@ Tensor add_meta(const Tensor& a, const Tensor& b) {
       from(std::nullopt),
       from(std::nullopt),
       from(std::optional<MemoryFormat>(MemoryFormat::Contiguous))};
-  TORCH_ERROR_CODE_CHECK(
-      torch_call_dispatcher("aten::empty_like", "", make.data(), TORCH_ABI_VERSION));
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::empty_like", "", make.data(), TORCH_ABI_VERSION));
   return to<Tensor>(make[0]);
 }
 
@@ -158,20 +157,12 @@ Tensor add_cuda(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY(mini_kv_vector_add_v0, m) {
-  m.def("add(Tensor a, Tensor b) -> Tensor");
-}
+STABLE_TORCH_LIBRARY(mini_kv_vector_add_v0, m) { m.def("add(Tensor a, Tensor b) -> Tensor"); }
 
-STABLE_TORCH_LIBRARY_IMPL(mini_kv_vector_add_v0, CPU, m) {
-  m.impl("add", TORCH_BOX(&add_cpu));
-}
+STABLE_TORCH_LIBRARY_IMPL(mini_kv_vector_add_v0, CPU, m) { m.impl("add", TORCH_BOX(&add_cpu)); }
 
-STABLE_TORCH_LIBRARY_IMPL(mini_kv_vector_add_v0, Meta, m) {
-  m.impl("add", TORCH_BOX(&add_meta));
-}
+STABLE_TORCH_LIBRARY_IMPL(mini_kv_vector_add_v0, Meta, m) { m.impl("add", TORCH_BOX(&add_meta)); }
 
 #ifdef MINI_KV_WITH_CUDA
-STABLE_TORCH_LIBRARY_IMPL(mini_kv_vector_add_v0, CUDA, m) {
-  m.impl("add", TORCH_BOX(&add_cuda));
-}
+STABLE_TORCH_LIBRARY_IMPL(mini_kv_vector_add_v0, CUDA, m) { m.impl("add", TORCH_BOX(&add_cuda)); }
 #endif

@@ -17,9 +17,7 @@ constexpr int64_t kMaxBlocks = 2147483647;  // the hardware's limit on gridDim.x
 // the one rounding back gives the correctly rounded sum.
 __device__ float sum(float a, float b) { return a + b; }
 __device__ double sum(double a, double b) { return a + b; }
-__device__ __half sum(__half a, __half b) {
-  return __float2half_rn(__half2float(a) + __half2float(b));
-}
+__device__ __half sum(__half a, __half b) { return __float2half_rn(__half2float(a) + __half2float(b)); }
 __device__ __nv_bfloat16 sum(__nv_bfloat16 a, __nv_bfloat16 b) {
   return __float2bfloat16_rn(__bfloat162float(a) + __bfloat162float(b));
 }

@@ -26,9 +26,7 @@ struct alignas(kPackBytes) Pack {
 // the one rounding back gives the correctly rounded sum.
 __device__ float sum(float a, float b) { return a + b; }
 __device__ double sum(double a, double b) { return a + b; }
-__device__ __half sum(__half a, __half b) {
-  return __float2half_rn(__half2float(a) + __half2float(b));
-}
+__device__ __half sum(__half a, __half b) { return __float2half_rn(__half2float(a) + __half2float(b)); }
 __device__ __nv_bfloat16 sum(__nv_bfloat16 a, __nv_bfloat16 b) {
   return __float2bfloat16_rn(__bfloat162float(a) + __bfloat162float(b));
 }
@@ -79,8 +77,7 @@ unsigned blocks_for(int64_t threads) {
 }
 
 template <typename T>
-const char* launch(
-    const void* a, const void* b, void* out, int64_t count, cudaStream_t stream) {
+const char* launch(const void* a, const void* b, void* out, int64_t count, cudaStream_t stream) {
   const T* a_data = static_cast<const T*>(a);
   const T* b_data = static_cast<const T*>(b);
   T* out_data = static_cast<T*>(out);
