@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -108,6 +107,8 @@ def check_card(path: Path, manifests: dict[Path, tuple[str, ...]]) -> CardReport
 
 def as_json(reports: list[CardReport]) -> str:
     """Return the reports as one JSON document."""
+    import json
+
     from mini_kv.core.record import to_builtins
 
     return json.dumps({"ok": all(report.ok for report in reports), "cards": to_builtins(reports)}, indent=2)

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from mini_kv.core.card import IDENTIFIER, SCHEMA_VERSION, SEMANTIC_VERSION, DTypeName
+from mini_kv.core.card import IDENTIFIER, SCHEMA_VERSION, SEMANTIC_VERSION, CaseKind, DTypeName
 from mini_kv.system.paths import PathRefused, confined_path
 from mini_kv.task_card.document import Plain
 from mini_kv.task_card.structure import Finding
 from mini_kv.task_card.wording import choice, found_text, suggestion
 
 DTYPES: tuple[str, ...] = get_args(DTypeName)
+LEGAL_KINDS: tuple[str, ...] = tuple(kind.value for kind in CaseKind if kind is not CaseKind.ILLEGAL)
 MAX_LIST_ITEMS = 1024
 
 _IDENTIFIER = re.compile(IDENTIFIER)
@@ -80,10 +81,10 @@ def _case(index: int, case: dict[str, Any], kinds: dict[str, object]) -> Iterato
                 "and a part of its message"
             ),
         )
-    if isinstance(kind, str) and kind != "illegal" and raises is not None:
+    if kind in LEGAL_KINDS and raises is not None:
         yield (
             (*path, "raises"),
-            f"found 'raises' in a {kind[:20]} case; allowed: in cases of kind illegal only",
+            f"found 'raises' in a {kind} case; allowed: in cases of kind illegal only",
         )
     params = case.get("params")
     if isinstance(params, dict):
@@ -110,7 +111,11 @@ def _tolerances(tolerances: Plain, cases: list[Any]) -> Iterator[Finding]:
         return
     users: dict[str, object] = {}
     for case in cases:
-        if isinstance(case, dict) and case.get("kind") != "illegal" and isinstance(case.get("params"), dict):
+        if (
+            isinstance(case, dict)
+            and case.get("kind") in LEGAL_KINDS
+            and isinstance(case.get("params"), dict)
+        ):
             dtype = case["params"].get("dtype")
             if isinstance(dtype, str) and dtype in DTYPES:
                 users.setdefault(dtype, case.get("id"))

@@ -20,6 +20,7 @@ Plain = Any  # dict[str, Plain] | list[Plain] | Scalar: what JSON can hold.
 MAX_DEPTH = 8
 MAX_NODES = 200_000
 
+_TOO_DEEP = f"found more than {MAX_DEPTH} levels of nesting; allowed: at most {MAX_DEPTH}"
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -98,6 +99,8 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> tuple[int, KeyPath, str
         line = text.encode("utf-8").count(b"\n", 0, error.position) + 1
         return line, (), "found a control character; allowed: printable UTF-8 text"
     what = getattr(error, "problem", None) or "something that is no YAML"
+    if "nesting depth" in what:  # the scanner reads ahead of the events, and has a limit of its own
+        return mark.line + 1 if mark else 1, (), _TOO_DEEP
     context = getattr(error, "context", None)
     place = f" {context}" if context else ""
     # Marks behind the last character name a line that editors do not show.
@@ -120,10 +123,11 @@ class _Anchored(Record, frozen=True, kw_only=True):
 class _Frame:
     """A mapping or list that is still open."""
 
-    __slots__ = ("anchor", "container", "height", "is_key", "key", "nodes_before", "path")
+    __slots__ = ("anchor", "container", "height", "is_key", "is_mapping", "key", "nodes_before", "path")
 
     def __init__(self, container: dict[str, Plain] | list[Plain], path: KeyPath, event: Any) -> None:
-        self.container = container
+        self.container: Any = container
+        self.is_mapping = isinstance(container, dict)
         self.path = path
         self.anchor: str | None = event.anchor
         self.height = 1
@@ -184,7 +188,10 @@ class _Builder:
         return frame.path if frame.key is None else (*frame.path, frame.key[0])
 
     def _awaits_key(self) -> bool:
-        return bool(self._stack) and isinstance(self._stack[-1].container, dict) and not self._stack[-1].key
+        if not self._stack:
+            return False
+        frame = self._stack[-1]
+        return frame.key is None and frame.is_mapping
 
     def _check_tag(self, event: Any) -> None:
         if event.tag is not None:
@@ -199,48 +206,53 @@ class _Builder:
             self._stop(event, f"found more than {MAX_NODES:,} values{grown}; allowed: at most {MAX_NODES:,}")
 
     def _scalar(self, event: Any) -> None:
-        self._count(event, 1)
-        self._check_tag(event)
+        """Take a key or a value. Nine events in ten end here, so the ordinary pair calls nothing else."""
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            self._count(event, 0)
+        text = event.value
         value: Scalar
         if event.implicit[0] and event.tag is None:
-            value, problem = plain_scalar(event.value)
+            value, problem = plain_scalar(text)
         else:
-            value, problem = event.value, text_problem(event.value)
-        if self._awaits_key():
-            self._key(event, value, problem)
-            return
-        if problem is not None:
-            self.report(event.start_mark.line + 1, self._path(), problem)
+            self._check_tag(event)
+            value, problem = text, text_problem(text)
         if event.anchor:
             self._anchors[event.anchor] = _Anchored(value=value, nodes=1, height=0)
-        self._place(value, event.start_mark.line + 1)
+        line = event.start_mark.line + 1
+        frame = self._stack[-1] if self._stack else None
+        if frame is not None and frame.is_mapping:
+            pair = frame.key
+            if pair is None:
+                self._key(frame, text, value, line, problem)
+                return
+            if problem is None and not pair[2]:
+                frame.container[pair[0]] = value
+                self.lines.setdefault((*frame.path, pair[0]), pair[1])
+                frame.key = None
+                return
+        if problem is not None:
+            self.report(line, self._path(), problem)
+        self._place(value, line)
 
-    def _key(self, event: Any, value: Scalar, problem: str | None) -> None:
-        frame, line, name = self._stack[-1], event.start_mark.line + 1, str(event.value)[:80]
-        container = frame.container
-        drop = False
-        if event.anchor:
-            self._anchors[event.anchor] = _Anchored(value=value, nodes=1, height=0)
+    def _key(self, frame: _Frame, name: str, value: Scalar, line: int, problem: str | None) -> None:
+        drop = problem is not None
         if problem is None and not isinstance(value, str):
-            problem = f"found the key {name or 'null'}, which is no text; allowed: text keys (in quotes)"
-        if problem is not None:
             drop = True
-            self.report(line, (*frame.path, name), problem)
-        elif name in container:
+            problem = f"found the key {name[:60] or 'null'}, which is no text; allowed: text keys (in quotes)"
+        elif problem is None and name in frame.container:
             drop = True
             first = self.lines.get((*frame.path, name), line)
-            self.report(
-                line,
-                (*frame.path, name),
-                f"found the key {name!r} again, first in line {first}; allowed: once",
-            )
+            problem = f"found the key {name[:60]!r} again, first in line {first}; allowed: once"
+        if problem is not None:
+            self.report(line, (*frame.path, name), problem)
         frame.key = (name, line, drop)
 
     def _open(self, container: dict[str, Plain] | list[Plain], event: Any) -> None:
         self._count(event, 1)
         self._check_tag(event)
         if len(self._stack) >= MAX_DEPTH:
-            self._stop(event, f"found more than {MAX_DEPTH} levels of nesting; allowed: at most {MAX_DEPTH}")
+            self._stop(event, _TOO_DEEP)
         path = self._path()
         frame = _Frame(container, path, event)
         frame.nodes_before = self._nodes - 1
@@ -278,7 +290,7 @@ class _Builder:
             )
         self._count(event, anchored.nodes)
         if len(self._stack) + anchored.height > MAX_DEPTH:
-            self._stop(event, f"found more than {MAX_DEPTH} levels of nesting; allowed: at most {MAX_DEPTH}")
+            self._stop(event, _TOO_DEEP)
         if self._awaits_key():
             self.report(
                 event.start_mark.line + 1, self._path(), "found an alias as a key; allowed: text keys"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -29,7 +28,7 @@ def key_text(path: Iterable[str | int]) -> str:
     for step in path:
         if isinstance(step, int):
             words.append(f"[{step}]")
-        elif _PLAIN_KEY.fullmatch(step):
+        elif len(step) <= MAX_FOUND_CHARACTERS and _PLAIN_KEY.fullmatch(step):
             words.append(f".{step}" if words else step)
         else:
             words.append(f"[{step[:MAX_FOUND_CHARACTERS]!r}]")
@@ -61,7 +60,9 @@ def choice(options: Iterable[object]) -> str:
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` when a known word is close, else nothing."""
-    close = difflib.get_close_matches(word[:MAX_FOUND_CHARACTERS], list(known), n=1, cutoff=0.6)
+    import difflib
+
+    close = difflib.get_close_matches(word[:MAX_FOUND_CHARACTERS], list(known), n=1, cutoff=0.7)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
