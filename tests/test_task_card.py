@@ -150,9 +150,9 @@ def test_ten_thousand_errors_stay_readable(project: Path) -> None:
     content = VALID + "".join(f"key_{index}: 1\n" for index in range(10_000))
     with pytest.raises(ConfigurationError) as caught:
         load_task_card(write(project, content), project)
-    assert caught.value.message == "tasks/x.yaml is no valid Task Card: 10,000 problems."
+    assert caught.value.message == "tasks/x.yaml is no valid Task Card: more than 500 problems."
     assert len(caught.value.problems) == 501
-    assert caught.value.problems[-1].startswith("tasks/x.yaml: found 9,500 more problems")
+    assert caught.value.problems[-1].startswith("tasks/x.yaml: found more problems")
 
 
 # ---------------------------------------------------------------------- files, not text

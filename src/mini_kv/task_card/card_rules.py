@@ -111,12 +111,9 @@ def _tolerances(tolerances: Plain, cases: list[Any]) -> Iterator[Finding]:
         return
     users: dict[str, object] = {}
     for case in cases:
-        if (
-            isinstance(case, dict)
-            and case.get("kind") in LEGAL_KINDS
-            and isinstance(case.get("params"), dict)
-        ):
-            dtype = case["params"].get("dtype")
+        params = case.get("params") if isinstance(case, dict) else None
+        if isinstance(params, dict) and case.get("kind") in LEGAL_KINDS:
+            dtype = params.get("dtype")
             if isinstance(dtype, str) and dtype in DTYPES:
                 users.setdefault(dtype, case.get("id"))
     for dtype, case_id in users.items():

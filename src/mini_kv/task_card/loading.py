@@ -153,8 +153,10 @@ def _merged(document: Document, findings: Iterable[Finding]) -> list[Problem]:
 def _fail(code: str, noun: str, shown: str, problems: list[Problem]) -> NoReturn:
     lines = [_line(shown, problem) for problem in dict.fromkeys(problems[:MAX_PROBLEMS])]
     if len(problems) > MAX_PROBLEMS:
-        lines.append(f"{shown}: found {len(problems) - MAX_PROBLEMS:,} more problems, which are not listed")
-    count = "1 problem" if len(problems) == 1 else f"{len(problems):,} problems"
+        lines.append(f"{shown}: found more problems, which are not listed")
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    if len(problems) > MAX_PROBLEMS:
+        count = f"more than {MAX_PROBLEMS} problems"
     raise ConfigurationError(code, f"{shown} is no valid {noun}: {count}.", tuple(lines))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,17 +20,20 @@ from mini_kv.task_card.wording import choice, describe, found_text, suggestion
 
 Finding = tuple[KeyPath, str]
 
+MAX_FINDINGS = 1000
+"""Nobody reads more, and a megabyte of unknown keys would take seconds to put into words."""
+
 _Kind = TypeVar("_Kind", bound=Record)
 _MSGSPEC_PLACE = re.compile(r" - at `\$(?P<path>.*)`$")
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 
 def converted(data: Plain, kind: type[_Kind]) -> tuple[_Kind | None, tuple[Finding, ...]]:
-    """Return the record and nothing, or ``None`` and every breach of the record's shape."""
+    """Return the record and nothing, or ``None`` and the breaches of its shape, at most ``MAX_FINDINGS``."""
     try:
         return msgspec.convert(data, type=kind), ()
     except msgspec.ValidationError as error:
-        findings = tuple(schema_findings(data, kind))
+        findings = tuple(islice(schema_findings(data, kind), MAX_FINDINGS))
         return None, findings or (_one_finding(error),)
 
 
