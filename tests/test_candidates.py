@@ -1,0 +1,280 @@
+"""Every shipped candidate, built as `mini-kv verify` builds it: cases, refusals, contract, house rules."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mini_kv.compiler import BuildRequest, build
+from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind
+from mini_kv.core.results import Status
+from mini_kv.references import rmsnorm
+from mini_kv.system.toolchain import find_toolchain
+from mini_kv.task_card.loading import load_manifest
+from test_cards import CARDS, arguments_of, expected_of, mismatches
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = tuple(sorted(path.parent for path in (ROOT / "candidates").glob("*/*/candidate.yaml")))
+MANIFESTS = {folder: load_manifest(folder, ROOT).manifest for folder in FOLDERS}
+each_candidate = pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f"{f.parent.name}-{f.name}")
+
+
+@functools.cache
+def toolchain() -> Any:
+    return find_toolchain(ROOT / ".build", os.environ)
+
+
+def built(folder: Path, device: DeviceKind, arch_list: tuple[str, ...] = ()) -> Path:
+    request = BuildRequest(
+        project_root=str(ROOT),
+        candidate_folder=folder.relative_to(ROOT).as_posix(),
+        manifest=MANIFESTS[folder],
+        device=device,
+        arch_list=arch_list,
+        timeout_s=280,
+    )
+    result = build(request, toolchain())
+    assert result.status is Status.PASS, result.first_error or result.message
+    assert result.library is not None
+    return ROOT / result.library
+
+
+@functools.cache
+def operator(folder: Path, device: DeviceKind = "cpu") -> Any:
+    """Build and load a candidate once a process; where there is a GPU, the CUDA build serves both."""
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        library = built(folder, "cuda", (f"{major}.{minor}",))
+    else:
+        library = built(folder, "cpu")
+    torch.ops.load_library(str(library))
+    manifest = MANIFESTS[folder]
+    if manifest.python is not None:
+        runpy.run_path(str(folder / manifest.python))
+    namespace, name = manifest.dispatcher.split("::")
+    return getattr(getattr(torch.ops, namespace), name).default
+
+
+def on(arguments: tuple[Any, ...], device: str) -> tuple[Any, ...]:
+    """Move the tensors among the arguments, strides and all; those on other devices stay (mismatches)."""
+    return tuple(
+        torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=device).copy_(a)
+        if isinstance(a, torch.Tensor) and a.device.type == "cpu"
+        else a
+        for a in arguments
+    )
+
+
+def small_arguments(
+    operator_name: str, dtype: str, *, layout: str = "contiguous", **more: Any
+) -> tuple[Any, ...]:
+    params = {"shape": (3, 17), "dtype": dtype, "layout": layout, **more}
+    return arguments_of(CARDS[operator_name], Case(id="probe", kind=CaseKind.CORE, params=params))
+
+
+def with_gradients(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(a.requires_grad_() if isinstance(a, torch.Tensor) else a for a in arguments)
+
+
+def legal_cases(manifest: CandidateManifest) -> list[Case]:
+    kinds = (CaseKind.ILLEGAL, CaseKind.BENCHMARK)
+    return [case for case in CARDS[manifest.operator].cases if case.kind not in kinds]
+
+
+# ------------------------------------------------------------------------------------------ numbers
+
+
+@each_candidate
+def test_every_legal_case_passes_on_the_cpu(folder: Path) -> None:
+    manifest, op = MANIFESTS[folder], operator(folder)
+    card = CARDS[manifest.operator]
+    for case in legal_cases(manifest):
+        arguments = arguments_of(card, case)
+        before = [a.clone() for a in arguments if isinstance(a, torch.Tensor)]
+        actual, expected = op(*arguments), expected_of(card, arguments)
+        assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype), case.id
+        assert actual.stride() == torch.empty(expected.shape).stride(), case.id
+        assert mismatches(actual, expected, card.tolerances[str(case.params["dtype"])]) == 0, case.id  # type: ignore[index]
+        for was, is_now in zip(before, arguments, strict=False):
+            torch.testing.assert_close(is_now, was, rtol=0, atol=0, equal_nan=True)
+
+
+@each_candidate
+def test_every_illegal_case_is_refused_and_the_next_legal_one_passes(folder: Path) -> None:
+    manifest, op = MANIFESTS[folder], operator(folder)
+    card = CARDS[manifest.operator]
+    legal = small_arguments(manifest.operator, "float32")
+    for case in card.cases:
+        if case.raises is None:
+            continue
+        with pytest.raises(RuntimeError, match=re.escape(case.raises.message)):
+            op(*arguments_of(card, case))
+        assert mismatches(op(*legal), expected_of(card, legal), card.tolerances["float32"]) == 0
+
+
+@each_candidate
+def test_meta_refuses_what_the_kernels_refuse(folder: Path) -> None:
+    manifest, op = MANIFESTS[folder], operator(folder)
+    card = CARDS[manifest.operator]
+    for case in card.cases:
+        if case.raises is None or "device" in case.id:  # on one device nothing mismatches
+            continue
+        arguments = (a.to("meta") if isinstance(a, torch.Tensor) else a for a in arguments_of(card, case))
+        with pytest.raises(RuntimeError, match=re.escape(case.raises.message)):
+            op(*arguments)
+
+
+# ----------------------------------------------------------------------------------------- contract
+
+
+@each_candidate
+def test_the_dispatcher_has_what_the_manifest_claims(folder: Path) -> None:
+    manifest, op = MANIFESTS[folder], operator(folder)
+    namespace = manifest.dispatcher.split("::")[0]
+    assert str(op._schema) == f"{namespace}::{manifest.schema}"
+    for backend in manifest.backends:
+        if backend != "cuda" or torch.cuda.is_available():
+            key = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}[backend]
+            assert torch._C._dispatch_has_kernel_for_dispatch_key(manifest.dispatcher, key)
+
+
+@each_candidate
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+def test_opcheck_succeeds(folder: Path, layout: str) -> None:
+    arguments = with_gradients(small_arguments(MANIFESTS[folder].operator, "float32", layout=layout))
+    results = torch.library.opcheck(operator(folder), arguments)
+    assert set(results.values()) == {"SUCCESS"} and len(results) == 4
+
+
+@each_candidate
+@pytest.mark.parametrize("shape", [(3, 5), (5,)])
+def test_gradients_agree_with_finite_differences(folder: Path, shape: tuple[int, ...]) -> None:
+    arguments = with_gradients(small_arguments(MANIFESTS[folder].operator, "float64", shape=shape))
+    assert torch.autograd.gradcheck(operator(folder), arguments)
+
+
+@each_candidate
+def test_three_sizes_are_one_dynamic_graph(folder: Path) -> None:
+    graphs = []
+
+    def backend(module: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(module)
+        return module.forward
+
+    op = operator(folder)
+
+    def call(*arguments: Any) -> torch.Tensor:
+        return op(*arguments)
+
+    compiled = torch.compile(call, backend=backend, fullgraph=True, dynamic=True)
+    for shape in ((3, 33), (4, 35), (5, 1025)):
+        compiled(*small_arguments(MANIFESTS[folder].operator, "float32", shape=shape))
+    assert len(graphs) == 1
+
+
+# -------------------------------------------------------------------------------------- house rules
+
+
+def test_dispatcher_names_and_ids_are_unique() -> None:
+    assert len({m.dispatcher.split("::")[0] for m in MANIFESTS.values()}) == len(MANIFESTS)
+    assert len({m.candidate_id for m in MANIFESTS.values()}) == len(MANIFESTS)
+
+
+@each_candidate
+def test_kernels_are_found_by_the_profilers_name_and_know_no_torch(folder: Path) -> None:
+    source = (folder / "kernel.cu").read_text()
+    kernels = re.findall(r"__global__ void (?:__launch_bounds__\(\w+\)\s+)?(\w+)\(", source)
+    assert kernels and all(re.search(MANIFESTS[folder].kernel_name_regex, name) for name in kernels)
+    assert not re.search(r"#include\s*<(torch|ATen|c10)/", source)
+
+
+@each_candidate
+def test_no_source_waits_for_the_device(folder: Path) -> None:
+    for path in folder.glob("*.c*"):
+        assert not re.search(r"Synchronize|cudaMemcpy\(|\.item\(", path.read_text()), path.name
+
+
+@pytest.mark.slow
+@each_candidate
+def test_the_cuda_build_compiles_and_links(folder: Path) -> None:
+    if toolchain().nvcc is None:
+        pytest.skip("no CUDA compiler on this machine")
+    assert built(folder, "cuda", ("9.0",)).stat().st_size > 0
+
+
+# ---------------------------------------------------------------------------------------------- GPU
+
+
+@pytest.mark.gpu
+@each_candidate
+def test_every_case_on_the_gpu(folder: Path) -> None:
+    manifest, op = MANIFESTS[folder], operator(folder)
+    card = CARDS[manifest.operator]
+    for case in card.cases:
+        module = importlib.import_module(f"mini_kv.references.{manifest.operator}")
+        arguments = module.make_inputs(case.params, torch.Generator().manual_seed(5), torch.device("cuda"))
+        if case.raises is not None:
+            with pytest.raises(RuntimeError, match=re.escape(case.raises.message)):
+                op(*arguments)
+            continue
+        actual, expected = op(*arguments), expected_of(card, arguments)
+        assert actual.is_contiguous() and actual.device == arguments[0].device, case.id
+        assert mismatches(actual, expected, card.tolerances[str(case.params["dtype"])]) == 0, case.id  # type: ignore[index]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("version", ["v0_naive", "v1_block_reduce", "v2_vectorized"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_rmsnorm_over_the_hidden_sizes_that_choose_a_kernel(version: str, dtype: str) -> None:
+    op, card = operator(ROOT / "candidates" / "rmsnorm" / version), CARDS["rmsnorm"]
+    sizes = (1, 7, 8, 768, 1000, 1024, 2048, 4095, 4096, 4097, 8192, 8193, 12288, 16384, 16392, 40000, 131072)
+    for hidden in sizes:
+        for layout in ("contiguous", "offset"):
+            params = {"shape": (5, hidden), "dtype": dtype, "layout": layout}
+            arguments = rmsnorm.make_inputs(
+                params, torch.Generator().manual_seed(hidden), torch.device("cuda")
+            )
+            first, second = op(*arguments), op(*arguments)
+            assert mismatches(first, expected_of(card, arguments), card.tolerances[dtype]) == 0, params  # type: ignore[index]
+            assert torch.equal(first, second), params
+
+
+@pytest.mark.gpu
+@each_candidate
+def test_work_is_enqueued_on_the_current_stream(folder: Path) -> None:
+    op, name = operator(folder), MANIFESTS[folder].operator
+    arguments = on(small_arguments(name, "float32", shape=(64, 1024)), "cuda")
+    replacement = on(small_arguments(name, "float32", shape=(64, 1024), values="wide"), "cuda")
+    expected = op(*replacement)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)
+        arguments[0].copy_(replacement[0])
+        arguments[1].copy_(replacement[1])
+        actual = op(*arguments)  # right only if it waits for the copies, which wait for the sleep
+        assert not side.query()  # and the call did not wait for the device
+    side.synchronize()
+    assert torch.equal(actual, expected)
+
+
+@pytest.mark.gpu
+@each_candidate
+def test_a_call_is_captured_in_a_cuda_graph(folder: Path) -> None:
+    op, name = operator(folder), MANIFESTS[folder].operator
+    arguments = on(small_arguments(name, "float16"), "cuda")
+    expected = op(*arguments)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = op(*arguments)
+    captured.zero_()
+    graph.replay()
+    assert torch.equal(captured, expected)
