@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import secrets
@@ -144,12 +145,18 @@ def _run_stages(request: VerifyRequest, inputs: _Inputs, evidence: _Evidence, pr
         if evidence.build.status is not Status.PASS:
             return
         with _stage(evidence, "load"):
-            evidence.reference_sha256, evidence.load_fault, ready = crew.load(inputs, evidence.build, progress)
+            evidence.reference_sha256, evidence.load_fault, ready = crew.load(
+                inputs, evidence.build, progress
+            )
         if evidence.load_fault is not None:
             return
         with _stage(evidence, "correctness"):
             evidence.correctness = correctness.check(
-                crew.subject(inputs, request.timeout_s), crew.contract, ready.device_count, progress
+                crew.subject(inputs, request.timeout_s),
+                crew.contract,
+                functools.partial(crew.load_contract, inputs, evidence.build),
+                ready.device_count,
+                progress,
             )
         crew.contract.close()
         if request.skip_benchmark or evidence.correctness.status is not Status.PASS:
@@ -190,7 +197,9 @@ def _read_inputs(request: VerifyRequest) -> _Inputs:
         gpus=gpus,
         toolchain=toolchain,
         environment=environment,
-        secret_seeds={case.id: secrets.token_hex(8) for case in card.card.cases if case.kind is not CaseKind.ILLEGAL},
+        secret_seeds={
+            case.id: secrets.token_hex(8) for case in card.card.cases if case.kind is not CaseKind.ILLEGAL
+        },
     )
 
 
@@ -254,9 +263,7 @@ def _time(inputs: _Inputs, crew: _Crew, request: VerifyRequest, progress: Progre
     )
 
 
-def _compare(
-    request: VerifyRequest, inputs: _Inputs, evidence: _Evidence, progress: Progress
-) -> Regression:
+def _compare(request: VerifyRequest, inputs: _Inputs, evidence: _Evidence, progress: Progress) -> Regression:
     """Decide against the baseline; a suspicion is confirmed by a second batch in fresh processes."""
     card = inputs.card.card
     current = regression.CurrentMeasurement(
@@ -268,8 +275,19 @@ def _compare(
         environment=inputs.environment,
     )
     assert request.baseline is not None
-    named = {"baseline_name": request.baseline.name, "baseline_sha256": sha256_file(request.baseline)}
-    decision = regression.decide(current, inputs.baseline, regression.Policy(), **named)
+    name, digest = request.baseline.name, sha256_file(request.baseline)
+
+    def decide(second: Benchmark | None) -> Regression:
+        return regression.decide(
+            current,
+            inputs.baseline,
+            regression.Policy(),
+            second,
+            baseline_name=name,
+            baseline_sha256=digest,
+        )
+
+    decision = decide(None)
     if not regression.needs_confirmation(decision):
         return decision
     with _crew(inputs) as fresh:
@@ -277,9 +295,8 @@ def _compare(
         _, fault, _ = fresh.load(inputs, evidence.build, progress)
         if fault is not None:
             return decision
-        second = _time(inputs, fresh, request, progress)
-    evidence.confirmation = second
-    return regression.decide(current, inputs.baseline, regression.Policy(), second, **named)
+        evidence.confirmation = _time(inputs, fresh, request, progress)
+    return decide(evidence.confirmation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,10 +305,8 @@ class _Crew:
     candidate: CandidateSeat
     contract: CandidateSeat
 
-    def load(
-        self, inputs: _Inputs, build: Build, progress: Progress
-    ) -> tuple[str, Finding | None, p.Ready]:
-        """Wait for the workers, import the reference, open the library in both candidate workers."""
+    def load(self, inputs: _Inputs, build: Build, progress: Progress) -> tuple[str, Finding | None, p.Ready]:
+        """Wait for the workers, import the reference, open the library in the candidate worker."""
         progress(Event(stage="load", done=0, total=3, detail="workers start"))
         ready = self.oracle.greet()
         card = inputs.card.card
@@ -302,23 +317,15 @@ class _Crew:
                 tolerances={str(name): limit for name, limit in card.tolerances.items()},
             )
         )
-        manifest = inputs.manifest.manifest
-        assert build.library is not None and build.library_sha256 is not None
-        folder = inputs.root / inputs.manifest.folder
-        request = p.LoadCandidate(
-            library=str(inputs.root / build.library),
-            library_sha256=build.library_sha256,
-            python=str(folder / manifest.python) if manifest.python else None,
-            dispatcher=manifest.dispatcher,
-            schema=manifest.schema,
-        )
-        for done, seat in enumerate((self.candidate, self.contract), start=1):
-            progress(Event(stage="load", done=done, total=3, detail="library opens"))
-            fault = _load_fault(seat, request, inputs)
-            if fault is not None:
-                return reference.source_sha256, fault, ready
-        progress(Event(stage="load", done=3, total=3, detail="loaded"))
-        return reference.source_sha256, None, ready
+        request = _load_request(inputs, build)
+        progress(Event(stage="load", done=1, total=3, detail="library opens"))
+        fault = _load_fault(self.candidate, request, inputs)
+        progress(Event(stage="load", done=3, total=3, detail="loaded" if fault is None else fault.code))
+        return reference.source_sha256, fault, ready
+
+    def load_contract(self, inputs: _Inputs, build: Build) -> Finding | None:
+        """Open the library in the contract worker too; it may still be importing what the checks need."""
+        return _load_fault(self.contract, _load_request(inputs, build), inputs)
 
     def subject(self, inputs: _Inputs, timeout_s: float) -> correctness.Subject:
         """Return what the correctness stage works on."""
@@ -360,7 +367,7 @@ def _crew(inputs: _Inputs) -> Iterator[_Crew]:
         yield _Crew(
             oracle=OracleSeat(nursery, hello),
             candidate=CandidateSeat(nursery, hello),
-            contract=CandidateSeat(nursery, p.Hello(device=inputs.device, threads=1)),
+            contract=CandidateSeat(nursery, p.Hello(device=inputs.device, threads=1), "contract"),
         )
 
 
@@ -371,12 +378,28 @@ def _import_path(root: Path) -> Sequence[str]:
     return list(dict.fromkeys([own, *inherited, str(root)]))
 
 
+def _load_request(inputs: _Inputs, build: Build) -> p.LoadCandidate:
+    manifest = inputs.manifest.manifest
+    assert build.library is not None and build.library_sha256 is not None
+    # The Python file is taken from the build's own copy: the bytes that were hashed are the ones loaded.
+    sources = compiler.logs_folder(inputs.root, build) / "sources"
+    return p.LoadCandidate(
+        library=str(inputs.root / build.library),
+        library_sha256=build.library_sha256,
+        python=str(sources / manifest.python) if manifest.python else None,
+        dispatcher=manifest.dispatcher,
+        schema=manifest.schema,
+    )
+
+
 def _load_fault(seat: CandidateSeat, request: p.LoadCandidate, inputs: _Inputs) -> Finding | None:
     greeting = seat.greet()
     if isinstance(greeting, p.Failed):
         raise ConfigurationError("DEVICE_UNUSABLE", f"{greeting.code}: {greeting.message}")
     if isinstance(greeting, Lost):
-        raise InternalError("WORKER_LOST", f"a worker did not start: {greeting.message} {greeting.output[-500:]}")
+        raise InternalError(
+            "WORKER_LOST", f"a worker did not start: {greeting.message} {greeting.output[-500:]}"
+        )
     loaded = seat.load(request)
     if isinstance(loaded, Lost):
         return Finding(
@@ -394,7 +417,9 @@ def _load_fault(seat: CandidateSeat, request: p.LoadCandidate, inputs: _Inputs) 
 
 def _registration_fault(loaded: p.CandidateLoaded, inputs: _Inputs) -> Finding | None:
     manifest = inputs.manifest.manifest
-    composite = loaded.kernels.get("CompositeImplicitAutograd") or loaded.kernels.get("CompositeExplicitAutograd")
+    composite = loaded.kernels.get("CompositeImplicitAutograd") or loaded.kernels.get(
+        "CompositeExplicitAutograd"
+    )
     for backend in (inputs.device, *manifest.backends):
         key = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}[backend]
         if backend == "cuda" and inputs.device != "cuda":

@@ -244,7 +244,9 @@ def _check_outputs(subject: TimedSubject, sets: _Sets, caught: Sequence[_Caught]
         expected = sets.made[item.argument_set].expected
         form = [(spec.shape, spec.dtype) for spec in item.outputs.outputs]
         if form != [(want.shape, want.dtype) for want in expected]:
-            return (Finding(code="TIMED_OUTPUT_WRONG", message="a timed call returned another shape or dtype"),)
+            return (
+                Finding(code="TIMED_OUTPUT_WRONG", message="a timed call returned another shape or dtype"),
+            )
         reply = subject.oracle.ask(
             p.Compare(key=sets.keys[item.argument_set], outputs=item.outputs.outputs),
             item.payloads,
@@ -252,7 +254,9 @@ def _check_outputs(subject: TimedSubject, sets: _Sets, caught: Sequence[_Caught]
         ).reply
         if not isinstance(reply, p.Compared):
             text = reply.message if isinstance(reply, p.Failed) else "an unexpected answer"
-            return (Finding(code="TIMED_OUTPUT_WRONG", message=f"a timed call's output is malformed: {text}"),)
+            return (
+                Finding(code="TIMED_OUTPUT_WRONG", message=f"a timed call's output is malformed: {text}"),
+            )
         if reply.numerics.mismatch_count:
             return (
                 Finding(

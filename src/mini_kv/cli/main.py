@@ -71,7 +71,7 @@ def _dispatch(argv: list[str]) -> int:
         known = ", ".join(COMMANDS)
         raise ConfigurationError("USAGE", f"'{name}' is not a command of mini-kv; the commands are {known}.")
     module_name, summary = COMMANDS[name]
-    command: Command = importlib.import_module(f"mini_kv.cli.{module_name}")  # type: ignore[assignment]
+    command: Command = importlib.import_module(f"mini_kv.cli.{module_name}")
     parser = _Parser(
         prog=f"mini-kv {name}",
         description=summary[0].upper() + summary[1:] + ".",

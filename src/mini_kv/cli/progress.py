@@ -53,8 +53,6 @@ def _bars(stream: TextIO) -> Iterator[Progress]:
         def show(event: Event) -> None:
             if event.stage not in tasks:
                 tasks[event.stage] = bars.add_task(event.stage, total=event.total, detail="")
-            bars.update(
-                tasks[event.stage], completed=event.done, total=event.total, detail=event.detail[:48]
-            )
+            bars.update(tasks[event.stage], completed=event.done, total=event.total, detail=event.detail[:48])
 
         yield show

@@ -19,8 +19,13 @@ def as_json(verdict: Verdict) -> str:
         "attempt": to_builtins(verdict.attempt),
         "folder": str(verdict.folder),
         "cases": [
-            {"case_id": case.case_id, "kind": case.kind.value, "status": case.status.value,
-             "code": case.code, "message": case.message}
+            {
+                "case_id": case.case_id,
+                "kind": case.kind.value,
+                "status": case.status.value,
+                "code": case.code,
+                "message": case.message,
+            }
             for case in (verdict.correctness.cases if verdict.correctness else ())
         ],
         "benchmark": [_summary(case) for case in (verdict.benchmark.cases if verdict.benchmark else ())],
@@ -108,11 +113,15 @@ def _failure_lines(verdict: Verdict) -> list[str]:
         if smallest is not None and smallest.inputs:
             lines.append(f"  smallest failing input: {smallest.case_id}: {', '.join(smallest.inputs)}")
     invalid = [case for case in correctness.cases if case.status is Status.INVALID]
-    lines += [f"  INVALID (the card's fault, gives no evidence): {_case_line(case).strip()}" for case in invalid]
+    lines += [
+        f"  INVALID (the card's fault, gives no evidence): {_case_line(case).strip()}" for case in invalid
+    ]
     checks = failed_checks(correctness)
     if checks:
         lines += ["", "failed contract checks:"]
-        lines += [f"  {check.name} on {check.case_id}: {_clip(check.message)}" for check in checks[:_FAILURES_SHOWN]]
+        lines += [
+            f"  {check.name} on {check.case_id}: {_clip(check.message)}" for check in checks[:_FAILURES_SHOWN]
+        ]
     return lines
 
 
@@ -196,7 +205,9 @@ def _junit_case(
     }
     kind = kinds[status]
     if kind is not None:
-        text = "".join(character for character in message or "" if character.isprintable() or character == "\n")
+        text = "".join(
+            character for character in message or "" if character.isprintable() or character == "\n"
+        )
         ElementTree.SubElement(entry, kind, message=f"{code or status.value}: {text[:2000]}")
 
 
@@ -214,11 +225,19 @@ def as_markdown(verdict: Verdict) -> str:
     ]
     if verdict.benchmark is not None:
         rows = [tuple(_timing_row(case).split()) for case in verdict.benchmark.cases]
-        lines += ["", *_markdown_table(("case", "P50 us", "net us", "ref P50", "speedup", "GB/s", "% copy", "quality"), rows)]
+        lines += [
+            "",
+            *_markdown_table(
+                ("case", "P50 us", "net us", "ref P50", "speedup", "GB/s", "% copy", "quality"), rows
+            ),
+        ]
     failures = [line for line in _failure_lines(verdict) if line]
     if failures:
         lines += ["", "```text", *failures, "```"]
-    lines += ["", f"Attempt `{attempt.attempt_id}`, exit code {attempt.exit_code}, {attempt.elapsed_s:.1f} s."]
+    lines += [
+        "",
+        f"Attempt `{attempt.attempt_id}`, exit code {attempt.exit_code}, {attempt.elapsed_s:.1f} s.",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -55,7 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(verdict_text.as_json(verdict))
     else:
         sys.stdout.write(verdict_text.as_text(verdict))
-    for path, render in ((arguments.junit, verdict_text.as_junit), (arguments.markdown, verdict_text.as_markdown)):
+    for path, render in (
+        (arguments.junit, verdict_text.as_junit),
+        (arguments.markdown, verdict_text.as_markdown),
+    ):
         if path is not None:
             _write(path, render(verdict))
     for warning in verdict.warnings:
@@ -66,12 +69,16 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     # Refused before anything runs: a report that cannot be written must not cost a whole run.
     if not (math.isfinite(arguments.timeout) and arguments.timeout > 0.0):
-        raise ConfigurationError("USAGE", f"--timeout takes a positive number of seconds, not {arguments.timeout}")
+        raise ConfigurationError(
+            "USAGE", f"--timeout takes a positive number of seconds, not {arguments.timeout}"
+        )
     if arguments.baseline is not None and arguments.skip_benchmark:
         raise ConfigurationError("USAGE", "--baseline needs the benchmark that --skip-benchmark leaves out")
     for option, path in (("--junit", arguments.junit), ("--markdown", arguments.markdown)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise ConfigurationError("USAGE", f"{option} {path}: the folder does not exist or this is a folder")
+            raise ConfigurationError(
+                "USAGE", f"{option} {path}: the folder does not exist or this is a folder"
+            )
 
 
 def _write(path: Path, text: str) -> None:
@@ -80,4 +87,6 @@ def _write(path: Path, text: str) -> None:
     try:
         write_bytes_atomic(path, text.encode("utf-8"))
     except OSError as error:
-        raise ConfigurationError("REPORT_UNWRITABLE", f"{path} cannot be written: {error.strerror}.") from error
+        raise ConfigurationError(
+            "REPORT_UNWRITABLE", f"{path} cannot be written: {error.strerror}."
+        ) from error

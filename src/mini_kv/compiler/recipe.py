@@ -14,7 +14,7 @@ from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import Record
 from mini_kv.system.toolchain import Compiler, CudaFacts, Toolchain, TorchFacts, release_of
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 """Raise it whenever the same inputs would give another library."""
 
 CXX_SUFFIXES = (".cpp", ".cc", ".cxx")
@@ -160,6 +160,8 @@ def symbolic_text(text: str, places: Mapping[str, str]) -> str:
 
 def _places(parts: _Parts) -> dict[str, str]:
     places = {parts.torch.root: "{torch}", parts.cxx.path: os.path.basename(parts.cxx.path)}
+    if parts.cxx.cxx_runtime is not None:
+        places[os.path.dirname(parts.cxx.cxx_runtime)] = "{cxx_runtime}"
     if parts.cuda is not None:
         for folder in parts.cuda.include_folders:
             if os.path.basename(folder) == "include":
@@ -384,6 +386,10 @@ def _link(library: str, units: tuple[Unit, ...], request: BuildRequest, parts: _
         libraries += ["-ltorch_cuda", "-lc10_cuda"]
         if parts.cuda is not None and parts.cuda.runtime_library is not None:
             libraries.append(parts.cuda.runtime_library)
+    if parts.cxx.cxx_runtime is not None:
+        # Named before the compiler's own choice: one that links libstdc++ statically would give the
+        # library a second copy beside torch's, and an exception thrown in one crashes in the other.
+        libraries.insert(0, parts.cxx.cxx_runtime)
     return (
         parts.cxx.path,
         *("-shared", "-o", f"../{library}"),

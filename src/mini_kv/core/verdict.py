@@ -157,6 +157,4 @@ def smallest_failure(correctness: Correctness) -> CaseResult | None:
 
 def failed_checks(correctness: Correctness) -> tuple[ContractCheck, ...]:
     """Return the contract checks that did not pass."""
-    return tuple(
-        check for check in correctness.contract if check.status not in (Status.PASS, Status.SKIPPED)
-    )
+    return tuple(check for check in correctness.contract if check.status not in (Status.PASS, Status.SKIPPED))

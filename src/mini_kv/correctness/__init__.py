@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mini_kv.core.card import SCHEMA_VERSION, CaseKind
 from mini_kv.core.progress import Progress
-from mini_kv.core.results import CaseResult, ContractCheck, Correctness, Status
+from mini_kv.core.results import CaseResult, ContractCheck, Correctness, Finding, Status
 from mini_kv.correctness.cases import Subject, run_cases
 from mini_kv.correctness.contract import collect_samples, plan_questions, run_contract
 from mini_kv.system.crew import CandidateSeat
@@ -16,8 +16,16 @@ from mini_kv.system.crew import CandidateSeat
 __all__ = ["Subject", "check"]
 
 
-def check(subject: Subject, contract_seat: CandidateSeat, device_count: int, progress: Progress) -> Correctness:
+def check(
+    subject: Subject,
+    contract_seat: CandidateSeat,
+    load_contract: Callable[[], Finding | None],
+    device_count: int,
+    progress: Progress,
+) -> Correctness:
     """Run every case and, beside it in a second candidate worker, every contract check.
+
+    ``load_contract`` makes that second worker ready; what it finds wrong is a failed check of its own.
 
     Raises ``InternalError`` when the oracle is lost; a candidate's faults are in the record.
     """
@@ -26,7 +34,7 @@ def check(subject: Subject, contract_seat: CandidateSeat, device_count: int, pro
     questions = plan_questions(subject.card, samples, subject.device, device_count)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="contract") as beside:
         contract = beside.submit(
-            run_contract, subject.card, subject.manifest, questions, contract_seat, progress
+            run_contract, subject.card, subject.manifest, questions, contract_seat, load_contract, progress
         )
         cases = run_cases(subject, progress)
         checks = contract.result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -12,7 +12,7 @@ from mini_kv.core import protocol as p
 from mini_kv.core.canonical import fixed_seed
 from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import ContractCheck, Status
+from mini_kv.core.results import ContractCheck, Finding, Status
 from mini_kv.core.tensors import Argument, TensorSpec, contiguous_strides, element_count
 from mini_kv.correctness.cases import seed_text
 from mini_kv.correctness.grading import input_bytes
@@ -64,9 +64,7 @@ def collect_samples(card: TaskCard, oracle: OracleSeat) -> tuple[Sample, ...]:
             timeout_s=120.0,
         )
         if isinstance(answer.reply, p.CaseMade):
-            samples.append(
-                Sample(case=case, arguments=answer.reply.arguments, payloads=answer.payloads)
-            )
+            samples.append(Sample(case=case, arguments=answer.reply.arguments, payloads=answer.payloads))
     return tuple(samples)
 
 
@@ -74,12 +72,16 @@ def plan_questions(
     card: TaskCard, samples: Sequence[Sample], device: DeviceKind, device_count: int
 ) -> tuple[Question, ...]:
     """Return what the card's contract makes us ask. Pure."""
-    core = sorted((s for s in samples if s.case.kind is CaseKind.CORE), key=lambda s: input_bytes(s.arguments))
+    core = sorted(
+        (s for s in samples if s.case.kind is CaseKind.CORE), key=lambda s: input_bytes(s.arguments)
+    )
     questions: list[Question] = []
     if not core:
         return ()
     if card.contract.opcheck:
-        questions += [Question(check="opcheck", samples=(sample,)) for sample in _opcheck_samples(core, samples)]
+        questions += [
+            Question(check="opcheck", samples=(sample,)) for sample in _opcheck_samples(core, samples)
+        ]
         questions.append(Question(check="dynamic_shapes", samples=dynamic_samples(core)))
     if card.contract.gradcheck:
         questions.append(Question(check="gradcheck", samples=(_gradcheck_sample(core),)))
@@ -137,9 +139,13 @@ def run_contract(
     manifest: CandidateManifest,
     questions: Sequence[Question],
     seat: CandidateSeat,
+    load: Callable[[], Finding | None],
     progress: Progress,
 ) -> tuple[ContractCheck, ...]:
     """Ask every question; each answer stands for itself."""
+    fault = load() if questions else None
+    if fault is not None:
+        return (_answer("load", None, Status.FAIL, fault.code, fault.message, 0.0),)
     checks: list[ContractCheck] = []
     for done, question in enumerate(questions):
         progress(Event(stage="contract", done=done, total=len(questions), detail=question.check))
@@ -147,8 +153,14 @@ def run_contract(
     progress(Event(stage="contract", done=len(questions), total=len(questions), detail="done"))
     if card.contract.gradcheck and not manifest.autograd:
         checks.append(
-            _answer("autograd_claimed", None, Status.FAIL, "AUTOGRAD_MISSING",
-                    "the card demands gradients; the candidate's manifest says autograd: false", 0.0)
+            _answer(
+                "autograd_claimed",
+                None,
+                Status.FAIL,
+                "AUTOGRAD_MISSING",
+                "the card demands gradients; the candidate's manifest says autograd: false",
+                0.0,
+            )
         )
     return tuple(checks)
 
@@ -156,11 +168,27 @@ def run_contract(
 def _ask(question: Question, manifest: CandidateManifest, seat: CandidateSeat) -> list[ContractCheck]:
     case_id = question.samples[0].case.id
     if question.check == "dynamic_shapes" and len(question.samples) < 2:
-        return [_answer("dynamic_shapes", case_id, Status.SKIPPED, "TOO_FEW_SIZES",
-                        "the card has no two core cases that differ in size only", 0.0)]
+        return [
+            _answer(
+                "dynamic_shapes",
+                case_id,
+                Status.SKIPPED,
+                "TOO_FEW_SIZES",
+                "the card has no two core cases that differ in size only",
+                0.0,
+            )
+        ]
     if question.check == "gradcheck" and "float64" not in manifest.dtypes:
-        return [_answer("gradcheck", case_id, Status.FAIL, "FLOAT64_NOT_CLAIMED",
-                        "gradcheck needs float64 and the manifest does not claim it", 0.0)]
+        return [
+            _answer(
+                "gradcheck",
+                case_id,
+                Status.FAIL,
+                "FLOAT64_NOT_CLAIMED",
+                "gradcheck needs float64 and the manifest does not claim it",
+                0.0,
+            )
+        ]
     started = time.monotonic()
     arguments, payloads = _joined(question.samples)
     outcome = seat.ask(
@@ -193,8 +221,12 @@ def _joined(samples: Sequence[Sample]) -> tuple[tuple[tuple[Argument, ...], ...]
 
 # What each check must answer for a pass: a short reply is a failure, not a success.
 _PARTS = {
-    "opcheck": ("opcheck.test_schema", "opcheck.test_autograd_registration", "opcheck.test_faketensor",
-                "opcheck.test_aot_dispatch_dynamic"),
+    "opcheck": (
+        "opcheck.test_schema",
+        "opcheck.test_autograd_registration",
+        "opcheck.test_faketensor",
+        "opcheck.test_aot_dispatch_dynamic",
+    ),
 }
 
 
@@ -206,7 +238,9 @@ def _grade(check: str, case_id: str, outcome: Answer, elapsed_s: float) -> list[
     graded: list[ContractCheck] = []
     for part in _PARTS.get(check, (check,)):
         if part not in answers:
-            graded.append(_answer(part, case_id, Status.FAIL, "UNANSWERED", "the worker gave no answer", elapsed_s))
+            graded.append(
+                _answer(part, case_id, Status.FAIL, "UNANSWERED", "the worker gave no answer", elapsed_s)
+            )
         elif answers[part] is None:
             graded.append(_answer(part, case_id, Status.PASS, None, None, elapsed_s))
         else:

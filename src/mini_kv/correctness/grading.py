@@ -73,7 +73,9 @@ def grade_form(
             findings.append(_differs("WRONG_DEVICE", name, "device", got.device, want.device))
         strides = contiguous_strides(want.shape)
         if got.shape == want.shape and got.strides != strides and element_count(want.shape) > 0:
-            findings.append(_differs("WRONG_STRIDES", name, "strides", got.strides, f"{strides} (contiguous)"))
+            findings.append(
+                _differs("WRONG_STRIDES", name, "strides", got.strides, f"{strides} (contiguous)")
+            )
         if contract.functional and got.aliases_input is not None:
             findings.append(
                 Finding(

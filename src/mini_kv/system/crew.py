@@ -19,13 +19,14 @@ LOAD_TIMEOUT_S = 120.0
 
 
 class CandidateSeat:
-    """The candidate worker of a run."""
+    """The candidate worker of a run; ``role`` is "contract" for the one that runs contract checks."""
 
-    def __init__(self, nursery: Nursery, hello: p.Hello) -> None:
+    def __init__(self, nursery: Nursery, hello: p.Hello, role: str = "candidate") -> None:
         self._nursery = nursery
         self._hello = hello
+        self._role = role
         self._load_request: p.LoadCandidate | None = None
-        self._worker = nursery.start("candidate")
+        self._worker = nursery.start(role)
         self._spare: Worker | None = None
         self.ready: p.Ready | None = None
         self.losses = 0
@@ -85,10 +86,10 @@ class CandidateSeat:
         self.losses += 1
         self._nursery.sweep()
         if self._spare is None:
-            self._spare = self._nursery.start("candidate")
+            self._spare = self._nursery.start(self._role)
 
     def _replace(self) -> Lost | None:
-        fresh, self._spare = self._spare or self._nursery.start("candidate"), None
+        fresh, self._spare = self._spare or self._nursery.start(self._role), None
         self._worker = fresh
         self.number += 1
         outcome = fresh.request(self._hello, timeout_s=START_TIMEOUT_S)
@@ -97,7 +98,7 @@ class CandidateSeat:
         if isinstance(outcome.reply, p.Failed):
             return _as_lost(outcome.reply)
         loaded = self._load_into(fresh)
-        self._spare = self._nursery.start("candidate")
+        self._spare = self._nursery.start(self._role)
         match loaded:
             case p.CandidateLoaded():
                 return None
@@ -146,9 +147,7 @@ class OracleSeat:
             f"cannot be imported: {_text(reply)}",
         )
 
-    def ask(
-        self, message: p.Request, payloads: Sequence[Payload] = (), *, timeout_s: float
-    ) -> Answer:
+    def ask(self, message: p.Request, payloads: Sequence[Payload] = (), *, timeout_s: float) -> Answer:
         """Ask the oracle; raises ``InternalError`` when it is lost. ``Failed`` is a reply like others."""
         return self._reply(message, payloads, timeout_s)
 
@@ -175,5 +174,3 @@ def _text(reply: p.Reply) -> str:
     if isinstance(reply, p.Failed):
         return f"{reply.code}: {reply.message}"
     return f"unexpected answer {type(reply).__name__}"
-
-

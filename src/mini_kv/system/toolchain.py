@@ -34,11 +34,22 @@ class FileStamp(Record, frozen=True, kw_only=True):
     mtime_ns: int
 
 
+CXX_RUNTIME = "libstdc++.so.6"
+SYSTEM_LIBRARY_FOLDERS = (
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/usr/lib",
+)
+
+
 class Compiler(Record, frozen=True, kw_only=True):
     """A compiler driver. ``identity`` changes when it, or a program it runs, changes.
 
     ``include_folders`` are those it searches unasked; ``root`` is nvcc's toolkit folder, ``None`` for
-    a host compiler.
+    a host compiler; ``cxx_runtime`` is the shared C++ library of the system, which torch uses.
     """
 
     path: str
@@ -47,6 +58,7 @@ class Compiler(Record, frozen=True, kw_only=True):
     programs: tuple[FileStamp, ...]
     include_folders: tuple[str, ...] = ()
     root: str | None = None
+    cxx_runtime: str | None = None
 
 
 class TorchFacts(Record, frozen=True, kw_only=True):
@@ -225,7 +237,16 @@ def _probe_cxx(path: str) -> Compiler | None:
         identity=identity,
         programs=stamps,
         include_folders=_searched_folders(path, environ),
+        cxx_runtime=_shared_cxx_runtime(path, environ),
     )
+
+
+def _shared_cxx_runtime(path: str, environ: Mapping[str, str]) -> str | None:
+    answer = probe([path, f"-print-file-name={CXX_RUNTIME}"], environ)
+    named = answer.stdout.decode("utf-8", "replace").strip() if answer else ""
+    folders = (os.path.dirname(named) if os.path.isabs(named) else "", *SYSTEM_LIBRARY_FOLDERS)
+    found = (os.path.join(folder, CXX_RUNTIME) for folder in folders if folder)
+    return next((os.path.realpath(place) for place in found if os.path.exists(place)), None)
 
 
 def _searched_folders(path: str, environ: Mapping[str, str]) -> tuple[str, ...]:

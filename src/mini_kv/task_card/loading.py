@@ -18,7 +18,7 @@ from mini_kv.task_card.card_rules import card_findings, version_finding
 from mini_kv.task_card.document import Document, Problem, read_document
 from mini_kv.task_card.manifest_rules import manifest_findings
 from mini_kv.task_card.structure import Finding, converted
-from mini_kv.task_card.wording import found_text, key_text
+from mini_kv.task_card.wording import found_text, key_text, printable
 
 MANIFEST_FILE = "candidate.yaml"
 MAX_FILE_BYTES = 1024 * 1024
@@ -163,4 +163,4 @@ def _fail(code: str, noun: str, shown: str, problems: list[Problem]) -> NoReturn
 def _line(shown: str, problem: Problem) -> str:
     place = f"{shown}:{problem.line}" if problem.line else shown
     key = key_text(problem.path)
-    return f"{place}: {key}: {problem.text}" if key else f"{place}: {problem.text}"
+    return printable(f"{place}: {key}: {problem.text}" if key else f"{place}: {problem.text}")

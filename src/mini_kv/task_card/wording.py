@@ -51,9 +51,16 @@ def found_text(value: object) -> str:
     return f"the number {value}"
 
 
+def printable(text: str) -> str:
+    """Return ``text`` with every character escaped that could break the line or its encoding."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def choice(options: Iterable[object]) -> str:
     """Return ``one of a, b, c``, cut when there are many."""
-    words = [str(option) for option in options]
+    words = [str(option)[:MAX_FOUND_CHARACTERS] for option in options]
     shown = ", ".join(words[:MAX_LISTED])
     return f"one of {shown}" + (f" and {len(words) - MAX_LISTED} more" if len(words) > MAX_LISTED else "")
 
@@ -84,10 +91,9 @@ def describe(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
         return "true or false"
     if kind == "array":
         items = describe(schema.get("items", {}), root)
-        return f"a list{_span(schema.get('minItems'), schema.get('maxItems'), ' items')}, each {items}"
+        return f"a list{_span(schema.get('minItems'), schema.get('maxItems'), ' item(s)')}, each {items}"
     if kind == "object":
-        names = list(schema.get("properties", {}))
-        return "a mapping" + (f" with {', '.join(names[:MAX_LISTED])}" if names else "")
+        return _describe_mapping(schema, root)
     return "a value"
 
 
@@ -99,6 +105,16 @@ def dereference(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[s
             node = node[step]
         schema = node
     return schema
+
+
+def _describe_mapping(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+    names = list(schema.get("properties", {}))
+    if names:
+        return f"a mapping with {', '.join(names[:MAX_LISTED])}"
+    keys, values = schema.get("propertyNames"), schema.get("additionalProperties")
+    if keys and isinstance(values, dict):
+        return f"a mapping of {describe(keys, root)} to {describe(values, root)}"
+    return "a mapping"
 
 
 def _describe_text(schema: Mapping[str, Any]) -> str:

@@ -19,8 +19,16 @@ from mini_kv.worker.timed_cases import TimedCases
 
 Answer = tuple[p.Reply, Sequence[Payload]]
 
-_DISPATCH_KEYS = ("CPU", "CUDA", "Meta", "AutogradCPU", "AutogradCUDA", "Autograd",
-                  "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+_DISPATCH_KEYS = (
+    "CPU",
+    "CUDA",
+    "Meta",
+    "AutogradCPU",
+    "AutogradCUDA",
+    "Autograd",
+    "CompositeImplicitAutograd",
+    "CompositeExplicitAutograd",
+)
 _POISON_COPIES = 4
 
 

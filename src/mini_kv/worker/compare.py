@@ -50,8 +50,9 @@ def _errors(actual: torch.Tensor, target: torch.Tensor, dtype: torch.dtype, limi
     mismatched = ~(same | close)
     nonfinite = int((mismatched & ~finite).sum())
     if not bool(finite.any()):
-        return _Errors(mismatched=mismatched, nonfinite_mismatches=nonfinite, max_abs=None, max_rel=None,
-                       max_eps=None)
+        return _Errors(
+            mismatched=mismatched, nonfinite_mismatches=nonfinite, max_abs=None, max_rel=None, max_eps=None
+        )
     difference, magnitude = difference[finite], magnitude[finite]
     nonzero = magnitude > 0
     max_rel = float((difference[nonzero] / magnitude[nonzero]).max()) if bool(nonzero.any()) else None
@@ -93,8 +94,13 @@ def compare(
         totals["elements"] += value.numel()
         totals["mismatches"] += int(found.mismatched.sum())
         totals["nonfinite"] += found.nonfinite_mismatches
-        for name, figure in (("abs", found.max_abs), ("rel", found.max_rel), ("eps", found.max_eps),
-                             ("ref_abs", own.max_abs), ("ref_eps", own.max_eps)):
+        for name, figure in (
+            ("abs", found.max_abs),
+            ("rel", found.max_rel),
+            ("eps", found.max_eps),
+            ("ref_abs", own.max_abs),
+            ("ref_eps", own.max_eps),
+        ):
             worst[name] = _larger(worst[name], figure)
         shown += _first_mismatches(position, value, target, found.mismatched, len(shown))
     return Numerics(

@@ -20,6 +20,13 @@ _HOLD_CYCLES = 40_000_000  # about 20 ms on the GPUs of today: far longer than a
 _MESSAGE_LIMIT = 2000
 
 
+def preload() -> None:
+    """Import what the checks need and run one of them on a plain operator, so that caches are warm."""
+    warnings.simplefilter("ignore")
+    sample: Arguments = [torch.ones(2, requires_grad=True), torch.ones(2)]
+    opcheck(torch.ops.aten.mul.Tensor, [sample], False)
+
+
 def _tensors(arguments: Arguments) -> list[torch.Tensor]:
     return [value for value in arguments if isinstance(value, torch.Tensor)]
 
@@ -78,7 +85,9 @@ def gradcheck(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> 
         ]
         plain = operator(*inputs)
         if not any(output.requires_grad for output in _outputs(plain)):
-            return "no output carries a gradient although inputs require one: no autograd formula is registered"
+            return (
+                "no output carries a gradient although inputs require one: no autograd formula is registered"
+            )
         torch.autograd.gradcheck(operator, tuple(inputs), raise_exception=True)  # type: ignore[arg-type]
         return None
 
@@ -98,9 +107,7 @@ def dynamic_shapes(operator: Operator, sets: Sequence[Arguments], autograd: bool
         torch._dynamo.reset()
         compiled = torch.compile(operator, fullgraph=True, dynamic=True, backend=counting)
         for arguments in sets:
-            for got, want in zip(
-                _outputs(compiled(*arguments)), _outputs(operator(*arguments)), strict=True
-            ):
+            for got, want in zip(_outputs(compiled(*arguments)), _outputs(operator(*arguments)), strict=True):
                 if not torch.equal(got, want):
                     return "the compiled call gives other values than the eager call"
         if graphs != 1:
@@ -120,9 +127,7 @@ def current_stream(operator: Operator, sets: Sequence[Arguments], autograd: bool
     def run() -> str | None:
         real = sets[0]
         want = [output.clone() for output in _outputs(operator(*real))]
-        stale = [
-            torch.zeros_like(value) if isinstance(value, torch.Tensor) else value for value in real
-        ]
+        stale = [torch.zeros_like(value) if isinstance(value, torch.Tensor) else value for value in real]
         operator(*stale)  # one call first, so that lazy set-up does not wait for the device later
         torch.cuda.synchronize()
         side = torch.cuda.Stream()

@@ -12,7 +12,10 @@ def open_device(hello: Hello) -> tuple[torch.device, Ready]:
     torch.set_num_threads(hello.threads)
     if hello.device == "cpu":
         return torch.device("cpu"), Ready(
-            torch=str(torch.__version__), torch_cuda=torch.version.cuda and str(torch.version.cuda), device="cpu", device_count=1
+            torch=str(torch.__version__),
+            torch_cuda=torch.version.cuda and str(torch.version.cuda),
+            device="cpu",
+            device_count=1,
         )
     if not torch.cuda.is_available():
         raise RuntimeError(

@@ -42,6 +42,11 @@ def _role(name: str) -> Role:
         return Oracle()
     from mini_kv.worker.candidate import Candidate
 
+    if name == "contract":
+        # opcheck and torch.compile import for seconds: better now, beside the compiler, than when asked.
+        from mini_kv.worker.contract import preload
+
+        preload()
     return Candidate()
 
 

@@ -85,8 +85,10 @@ def export_arguments(arguments: Sequence[object]) -> tuple[tuple[Argument, ...],
         elif isinstance(argument, bool | int | float | str):
             described.append(ScalarArg(value=argument))
         else:
-            raise TypeError(f"an input factory returned a {type(argument).__name__}; allowed: tensors, "
-                            "int, float, bool, str and None")
+            raise TypeError(
+                f"an input factory returned a {type(argument).__name__}; allowed: tensors, "
+                "int, float, bool, str and None"
+            )
     return tuple(described), payloads
 
 
@@ -96,9 +98,7 @@ def import_arguments(arguments: Sequence[Argument], payloads: Sequence[Payload])
     return [_import_one(argument, payloads, storages) for argument in arguments]
 
 
-def _import_one(
-    argument: Argument, payloads: Sequence[Payload], storages: dict[int, torch.Tensor]
-) -> object:
+def _import_one(argument: Argument, payloads: Sequence[Payload], storages: dict[int, torch.Tensor]) -> object:
     match argument:
         case AbsentArg():
             return None
