@@ -249,6 +249,11 @@ def test_a_candidate_that_is_a_file_is_refused(project: Path) -> None:
     )
 
 
+def test_an_id_that_would_break_the_line_is_escaped_where_it_is_listed(project: Path) -> None:
+    found = problems_of(project, edited("case_ids: [core_f32, core_f16]", 'case_ids: [core_f32, "a\u2028b"]'))
+    assert found[-1].endswith("which is not timed; allowed: one of a\\u2028b, core_f32")
+
+
 def test_a_name_that_would_break_the_line_is_escaped(project: Path) -> None:
     path = project / "tasks/a\nb\udcff.yaml"
     assert refused_file(path, project) == (
