@@ -359,8 +359,7 @@ def _crew(inputs: _Inputs) -> Iterator[_Crew]:
     """Start oracle and candidate workers at once: they import torch while the compiler runs."""
     scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
     nursery = Nursery(scratch, _import_path(inputs.root))
-    # On the CPU both sides run one thread: with more, a busy core stalls every parallel loop's barrier.
-    hello = p.Hello(device=inputs.device, threads=1 if inputs.device == "cpu" else usable_cpus())
+    hello = p.Hello(device=inputs.device, threads=usable_cpus())
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         stack.callback(nursery.close)

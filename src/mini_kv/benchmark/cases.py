@@ -24,8 +24,9 @@ from mini_kv.system.workers import Answer, Lost
 
 ROTATING_SETS = 3
 MAX_TRIES = 3
+REWARM_CALLS = 2
 # No further try of a case begins after this: a busy machine stays busy, and a verdict is waited for.
-RETRY_BUDGET_S = 4.0
+RETRY_BUDGET_S = 3.0
 CANDIDATE, REFERENCE = "candidate", "reference"
 
 
@@ -169,7 +170,7 @@ def _take_repeats(
     for repeat in range(subject.card.benchmark.repeats):
         sides = (REFERENCE, CANDIDATE) if repeat % 2 == 0 else (CANDIDATE, REFERENCE)
         for side in sides:
-            timed = _batch(subject, case, side, taken[side].calls_per_sample)
+            timed = _batch(subject, case, side, taken[side])
             taken[side].add(timed)
             order.append(side)
             if side == CANDIDATE:
@@ -177,11 +178,14 @@ def _take_repeats(
     return taken, caught
 
 
-def _batch(subject: TimedSubject, case: Case, side: str, calls_per_sample: int) -> p.Timed:
+def _batch(subject: TimedSubject, case: Case, side: str, so_far: _Taken) -> p.Timed:
     plan = subject.card.benchmark
+    calls_per_sample = so_far.calls_per_sample
+    # A GPU has run the other process since this side's last batch; a CPU has only to be woken.
+    again = subject.device == "cpu" and bool(so_far.samples_us)
     request = p.TimeBatch(
         case_id=case.id,
-        warmup=plan.warmup,
+        warmup=min(plan.warmup, REWARM_CALLS) if again else plan.warmup,
         iterations=plan.iterations,
         calls_per_sample=calls_per_sample,
         cache=plan.cache,

@@ -17,14 +17,6 @@ EXACT = Tolerance(rtol=0.0, atol=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
-    """One expected output: the reference at the working dtype, and its FP64 run."""
-
-    working: torch.Tensor
-    exact: torch.Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Errors:
     mismatched: torch.Tensor
     nonfinite_mismatches: int
@@ -33,10 +25,26 @@ class _Errors:
     max_eps: float | None
 
 
-def _target(expected: Expected) -> torch.Tensor:
-    # The FP64 value decides; where the working dtype cannot hold it (overflow), its rounding does.
-    rounded = expected.exact.to(expected.working.dtype).to(torch.float64)
-    return torch.where(torch.isfinite(rounded), expected.exact, rounded)
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """One expected output: the reference at the working dtype, what FP64 demands, their distance."""
+
+    working: torch.Tensor
+    target: torch.Tensor
+    limit: Tolerance
+    own: _Errors
+
+
+def expect(working: torch.Tensor, exact: torch.Tensor, tolerances: dict[str, Tolerance]) -> Expected:
+    """Make the expectation from the reference at the working dtype and its FP64 run.
+
+    The FP64 value decides; where the working dtype cannot hold it (overflow), its rounding does.
+    """
+    rounded = exact.to(working.dtype).to(torch.float64)
+    target = torch.where(torch.isfinite(rounded), exact.to(torch.float64), rounded)
+    limit = tolerances.get(dtype_name(working.dtype), EXACT)
+    own = _errors(working, target, working.dtype, limit)
+    return Expected(working=working, target=target, limit=limit, own=own)
 
 
 def _errors(actual: torch.Tensor, target: torch.Tensor, dtype: torch.dtype, limit: Tolerance) -> _Errors:
@@ -70,14 +78,7 @@ def _errors(actual: torch.Tensor, target: torch.Tensor, dtype: torch.dtype, limi
     )
 
 
-def tolerance_for(dtype: torch.dtype, tolerances: dict[str, Tolerance]) -> Tolerance:
-    """Return the card's tolerance for a dtype, or exactness where the card states none."""
-    return tolerances.get(dtype_name(dtype), EXACT)
-
-
-def compare(
-    actual: Sequence[torch.Tensor], expected: Sequence[Expected], tolerances: dict[str, Tolerance]
-) -> Numerics:
+def compare(actual: Sequence[torch.Tensor], expected: Sequence[Expected]) -> Numerics:
     """Compare all outputs; shapes and dtypes were checked against the plan before.
 
     ``actual[i]`` has the shape and dtype of ``expected[i].working``.
@@ -86,11 +87,8 @@ def compare(
     worst: dict[str, float | None] = dict.fromkeys(("abs", "rel", "eps", "ref_abs", "ref_eps"))
     shown: list[Mismatch] = []
     for position, (value, want) in enumerate(zip(actual, expected, strict=True)):
-        dtype = want.working.dtype
-        limit = tolerance_for(dtype, tolerances)
-        target = _target(want)
-        found = _errors(value, target, dtype, limit)
-        own = _errors(want.working, target, dtype, limit)
+        target, own = want.target, want.own
+        found = _errors(value, target, want.working.dtype, want.limit)
         totals["elements"] += value.numel()
         totals["mismatches"] += int(found.mismatched.sum())
         totals["nonfinite"] += found.nonfinite_mismatches
@@ -116,13 +114,9 @@ def compare(
     )
 
 
-def reference_within_tolerance(expected: Sequence[Expected], tolerances: dict[str, Tolerance]) -> bool:
+def reference_within_tolerance(expected: Sequence[Expected]) -> bool:
     """Return whether the reference itself, at the working dtype, keeps the card's tolerance."""
-    for want in expected:
-        limit = tolerance_for(want.working.dtype, tolerances)
-        if bool(_errors(want.working, _target(want), want.working.dtype, limit).mismatched.any()):
-            return False
-    return True
+    return not any(bool(want.own.mismatched.any()) for want in expected)
 
 
 def _larger(left: float | None, right: float | None) -> float | None:

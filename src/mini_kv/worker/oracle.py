@@ -21,7 +21,7 @@ from mini_kv.core.cost import Cost
 from mini_kv.core.results import Numerics
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec, element_count
 from mini_kv.worker.channel import Payload
-from mini_kv.worker.compare import Expected, compare, reference_within_tolerance
+from mini_kv.worker.compare import Expected, compare, expect, reference_within_tolerance
 from mini_kv.worker.device import open_device
 from mini_kv.worker.storage import as_outputs, dtype_name, dtype_of, export_arguments
 from mini_kv.worker.timed_cases import TimedCases
@@ -117,7 +117,7 @@ class Oracle:
                 ),
                 bytes_moved=cost.bytes_moved if cost else None,
                 flops=cost.flops if cost else None,
-                reference_within_tolerance=reference_within_tolerance(expected, self._tolerances),
+                reference_within_tolerance=reference_within_tolerance(expected),
             ),
             payloads,
         )
@@ -127,10 +127,7 @@ class Oracle:
         with torch.no_grad():
             working = as_outputs(reference(*_copies(arguments)))
             exact = as_outputs(reference(*_copies(arguments, upcast=True)))
-        return tuple(
-            Expected(working=low, exact=high.to(torch.float64))
-            for low, high in zip(working, exact, strict=True)
-        )
+        return tuple(expect(low, high, self._tolerances) for low, high in zip(working, exact, strict=True))
 
     def _cost(self, params: Mapping[str, ParamValue]) -> Cost | None:
         if self._cost_model is None:
@@ -144,7 +141,7 @@ class Oracle:
             _rebuild(spec, payloads, want.working)
             for spec, want in zip(request.outputs, kept.expected, strict=True)
         ]
-        return compare(actual, kept.expected, self._tolerances)
+        return compare(actual, kept.expected)
 
 
 def _rebuild(spec: OutputSpec, payloads: Sequence[bytearray], like: torch.Tensor) -> torch.Tensor:

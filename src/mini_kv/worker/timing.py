@@ -5,7 +5,8 @@ a chunk of calls is enqueued, so that the host's 15-30 us a launch cannot leak i
 whose start event has already fired when its end has been enqueued is reported as exposed. In cold
 mode a buffer of twice the L2 is overwritten before each sample, outside the pair.
 
-CPU: every sample is one ``perf_counter_ns`` interval around enough calls to last at least 1 ms.
+CPU: every sample is one ``perf_counter_ns`` interval around enough calls to last at least 1 ms, with
+one torch thread: with more, a core that is busy elsewhere stalls every parallel loop at its barrier.
 """
 
 from __future__ import annotations
@@ -100,6 +101,22 @@ class CpuTimer:
         cache: CacheMode,
     ) -> Batch:
         """Take the samples; inputs rotate from call to call (there is no L2 to clear outside a pair)."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self._batch(call, sets, warmup, iterations, calls_per_sample, cache)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _batch(
+        self,
+        call: Call,
+        sets: Sequence[ArgumentSet],
+        warmup: int,
+        iterations: int,
+        calls_per_sample: int,
+        cache: CacheMode,
+    ) -> Batch:
         result = _warm(call, sets, warmup)
         calls = calls_per_sample or self._calls_for_a_sample(call, sets)
         keep = kept_indices(result, iterations, "cpu")
