@@ -21,9 +21,13 @@ mkdir -p "$out"
 
 pairs=(
   "vector_add vector_add/v0_naive"
+  "vector_add vector_add/v1_vectorized"
   "fused_bias_relu fused_bias_relu/v0_naive"
+  "fused_bias_relu fused_bias_relu/v0_classic"
+  "fused_bias_relu fused_bias_relu/v1_vectorized"
   "rmsnorm rmsnorm/v0_naive"
   "rmsnorm rmsnorm/v1_block_reduce"
+  "rmsnorm rmsnorm/v2_vectorized"
 )
 
 say() { printf '\n== %s\n' "$*"; }
