@@ -28,6 +28,10 @@ REWARM_CALLS = 2
 # No further try of a case begins after this: a busy machine stays busy, and a verdict is waited for.
 RETRY_BUDGET_S = 3.0
 CANDIDATE, REFERENCE = "candidate", "reference"
+MAX_CALLS_PER_SAMPLE = 10_000_000
+# A tenth of a nanosecond: nothing is called in less than a cycle, and ratios stay finite.
+MIN_CALL_US = 1e-4
+REPLY_SLACK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +107,19 @@ def timed_seed(secret_seed: str, position: int) -> str:
 def time_case(subject: TimedSubject, case: Case, timer: p.TimerMeasured) -> BenchmarkCase:
     """Take the plan's samples of both sides, up to three times while the quality gate is missed."""
     started = time.monotonic()
-    sets = _prepare(subject, case)
+    try:
+        sets, payloads = _make_sets(subject, case)
+    except CaseLost as lost:
+        return _record(
+            subject, case, _Sets(made=(), keys=()), timer, None, None, (), (lost.finding,), 0, 0, ()
+        )
     order: list[str] = []
     findings: tuple[Finding, ...] = ()
     candidate = reference = None
     checked = tries = 0
     wrong: tuple[Finding, ...] = ()
     try:
+        _hand_over(subject, case, sets, payloads)
         while tries < MAX_TRIES:
             tries += 1
             taken, caught = _take_repeats(subject, case, sets, order)
@@ -122,15 +132,14 @@ def time_case(subject: TimedSubject, case: Case, timer: p.TimerMeasured) -> Benc
                 break
     except CaseLost as lost:
         wrong = (lost.finding,)
-    finally:
-        _release(subject, case, sets)
+    # Not after Ctrl-C or a lost oracle: nobody would answer, or only when the running batch has ended.
+    _release(subject, case, sets)
     return _record(subject, case, sets, timer, candidate, reference, findings, wrong, checked, tries, order)
 
 
-def _prepare(subject: TimedSubject, case: Case) -> _Sets:
+def _make_sets(subject: TimedSubject, case: Case) -> tuple[_Sets, list[bytearray]]:
     made: list[p.CaseMade] = []
     keys: list[str] = []
-    arguments: list[tuple[Argument, ...]] = []
     payloads: list[bytearray] = []
     for position in range(ROTATING_SETS):
         key = f"timed/{case.id}/{position}"
@@ -140,17 +149,29 @@ def _prepare(subject: TimedSubject, case: Case) -> _Sets:
         )
         if not isinstance(answer.reply, p.CaseMade):
             text = answer.reply.message if isinstance(answer.reply, p.Failed) else "an unexpected answer"
-            raise InternalError("CASE_NOT_MAKEABLE", f"benchmark case '{case.id}' cannot be made: {text}")
+            message = f"the card's input factory or reference raised: {text[:500]}"
+            raise CaseLost(Finding(code="CASE_NOT_MAKEABLE", message=message))
         made.append(answer.reply)
         keys.append(key)
-        arguments.append(_shifted(answer.reply.arguments, len(payloads)))
         payloads += answer.payloads
-    subject.oracle.ask(p.PrepareReferenceTiming(case_id=case.id, keys=tuple(keys)), timeout_s=300.0)
-    # A worker that is lost or refuses here is met again, and told apart, by the first batch.
-    subject.seat.ask(
-        p.PrepareTiming(case_id=case.id, argument_sets=tuple(arguments)), payloads, timeout_s=300.0
+    return _Sets(made=tuple(made), keys=tuple(keys)), payloads
+
+
+def _hand_over(subject: TimedSubject, case: Case, sets: _Sets, payloads: Sequence[bytearray]) -> None:
+    arguments: list[tuple[Argument, ...]] = []
+    first = 0
+    for made in sets.made:
+        arguments.append(_shifted(made.arguments, first))
+        blobs = [argument.blob for argument in made.arguments if isinstance(argument, TensorSpec)]
+        first += max(blobs, default=-1) + 1
+    subject.oracle.ask(p.PrepareReferenceTiming(case_id=case.id, keys=sets.keys), timeout_s=300.0)
+    outcome = subject.seat.ask(
+        p.PrepareTiming(case_id=case.id, argument_sets=tuple(arguments)),
+        payloads,
+        timeout_s=300.0,
+        max_reply_bytes=0,
     )
-    return _Sets(made=tuple(made), keys=tuple(keys))
+    _expect(outcome, p.Done)
 
 
 def _shifted(arguments: Sequence[Argument], by: int) -> tuple[Argument, ...]:
@@ -174,7 +195,7 @@ def _take_repeats(
             taken[side].add(timed)
             order.append(side)
             if side == CANDIDATE:
-                caught.append(_catch(subject, case, timed, len(sets.keys)))
+                caught.append(_catch(subject, case, timed, len(sets.keys), _output_bytes(sets.made[0])))
     return taken, caught
 
 
@@ -197,22 +218,44 @@ def _batch(subject: TimedSubject, case: Case, side: str, so_far: _Taken) -> p.Ti
             return reply
         text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
         raise InternalError("REFERENCE_NOT_TIMED", f"the reference of '{case.id}' cannot be timed: {text}")
-    timed = _expect(subject.seat.ask(request, timeout_s=timeout_s), p.Timed)
-    if len(timed.samples_us) != plan.iterations or not timed.kept:
-        raise CaseLost(
-            Finding(
-                code="SHORT_TRANSCRIPT",
-                message=f"the worker gave {len(timed.samples_us)} samples; the plan has {plan.iterations}",
-            )
-        )
+    timed = _expect(subject.seat.ask(request, timeout_s=timeout_s, max_reply_bytes=0), p.Timed)
+    fault = transcript_fault(timed, plan.iterations, calls_per_sample)
+    if fault is not None:
+        raise CaseLost(fault)
     return timed
 
 
-def _catch(subject: TimedSubject, case: Case, timed: p.Timed, sets: int) -> _Caught:
+def transcript_fault(timed: p.Timed, iterations: int, calls_per_sample: int) -> Finding | None:
+    """Return what a batch's answer lacks against the plan; ``calls_per_sample`` is 0 where it was free.
+
+    Whatever the worker says here comes back in later requests, so nothing out of range may pass.
+    """
+    if len(timed.samples_us) != iterations or not timed.kept:
+        return Finding(
+            code="SHORT_TRANSCRIPT",
+            message=f"the worker gave {len(timed.samples_us)} samples and kept {len(timed.kept)} outputs; "
+            f"the plan has {iterations} samples",
+        )
+    if any(not 0 <= sample < iterations for sample in timed.kept):
+        return Finding(
+            code="SHORT_TRANSCRIPT", message="the worker names outputs of samples that the plan does not have"
+        )
+    least, most = (calls_per_sample,) * 2 if calls_per_sample else (1, MAX_CALLS_PER_SAMPLE)
+    if not least <= timed.calls_per_sample <= most:
+        return Finding(
+            code="SHORT_TRANSCRIPT",
+            message=f"the worker made {timed.calls_per_sample} calls a sample; allowed: {least} to {most}",
+        )
+    return None
+
+
+def _catch(subject: TimedSubject, case: Case, timed: p.Timed, sets: int, output_bytes: int) -> _Caught:
     # Which call is looked at is drawn only after all of them have been made.
     sample = subject.chooser.choice(timed.kept)
     outcome = subject.seat.ask(
-        p.FetchTimedOutput(case_id=case.id, sample=sample), timeout_s=subject.timeout_s
+        p.FetchTimedOutput(case_id=case.id, sample=sample),
+        timeout_s=subject.timeout_s,
+        max_reply_bytes=2 * output_bytes + REPLY_SLACK_BYTES,
     )
     reply = _expect(outcome, p.TimedOutput)
     assert isinstance(outcome, Answer)
@@ -220,7 +263,7 @@ def _catch(subject: TimedSubject, case: Case, timed: p.Timed, sets: int) -> _Cau
     return _Caught(argument_set=last_call % sets, outputs=reply, payloads=outcome.payloads)
 
 
-_R = TypeVar("_R", p.Timed, p.TimedOutput)
+_R = TypeVar("_R", p.Done, p.Timed, p.TimedOutput)
 
 
 def _expect(outcome: Answer | Lost, kind: type[_R]) -> _R:
@@ -236,6 +279,8 @@ def _expect(outcome: Answer | Lost, kind: type[_R]) -> _R:
 def _series(taken: dict[str, _Taken]) -> tuple[Series, Series]:
     try:
         candidate = taken[CANDIDATE].series()
+        if not candidate.p50_us >= MIN_CALL_US:
+            raise ValueError(f"a P50 of {candidate.p50_us:g} us is shorter than one clock cycle")
     except ValueError as error:
         raise CaseLost(
             Finding(code="NOT_A_TIME", message=f"the candidate's samples are not times: {error}")
@@ -276,7 +321,8 @@ def _release(subject: TimedSubject, case: Case, sets: _Sets) -> None:
     subject.oracle.ask(p.DropTiming(case_id=case.id), timeout_s=60.0)
     for key in sets.keys:
         subject.oracle.ask(p.Forget(key=key), timeout_s=60.0)
-    subject.seat.ask(p.DropTiming(case_id=case.id), timeout_s=60.0)
+    if subject.seat.occupied:  # a lost worker holds nothing, and a fresh one costs seconds
+        subject.seat.ask(p.DropTiming(case_id=case.id), timeout_s=60.0, max_reply_bytes=0)
 
 
 def _record(
@@ -292,14 +338,15 @@ def _record(
     tries: int,
     order: Sequence[str],
 ) -> BenchmarkCase:
-    made = sets.made[0]
+    made = sets.made[0] if sets.made else None
     time_us = _device_time_us(candidate)
     rate = peak_bytes_per_us(subject.gpu) if subject.gpu is not None else None
-    bound = floor_bound_us(made.bytes_moved, _output_bytes(made), timer.l2_bytes, rate)
+    bytes_moved, flops = (made.bytes_moved, made.flops) if made else (None, None)
+    bound = floor_bound_us(bytes_moved, _output_bytes(made) if made else 0, timer.l2_bytes, rate)
     if time_us is not None and bound is not None and subject.card.benchmark.cache == "cold":
         if not time_us >= bound:
             wrong = (*wrong, _impossible(time_us, bound))
-    gb_per_s = per_time(made.bytes_moved, time_us) if time_us is not None else None
+    gb_per_s = per_time(bytes_moved, time_us) if time_us is not None else None
     both = candidate is not None and reference is not None
     return BenchmarkCase(
         case_id=case.id,
@@ -310,10 +357,10 @@ def _record(
         candidate=candidate,
         reference=reference,
         speedup=reference.p50_us / candidate.p50_us if candidate and reference else None,
-        bytes_moved=made.bytes_moved,
-        flops=made.flops,
+        bytes_moved=bytes_moved,
+        flops=flops,
         gb_per_s=gb_per_s,
-        gflop_per_s=per_time(made.flops, time_us) if time_us is not None else None,
+        gflop_per_s=per_time(flops, time_us) if time_us is not None else None,
         percent_of_copy_bandwidth=percent(gb_per_s, timer.copy_gb_per_s),
         floor_bound_us=bound,
         checked_outputs=checked,

@@ -36,8 +36,14 @@ def check(
         contract = beside.submit(
             run_contract, subject.card, subject.manifest, questions, contract_seat, load_contract, progress
         )
-        cases = run_cases(subject, progress)
-        checks = contract.result()
+        try:
+            cases = run_cases(subject, progress)
+            checks = contract.result()
+        except BaseException:
+            # Ctrl-C or a lost oracle: leaving the block waits for the other thread, which may be in a
+            # check that takes minutes.
+            contract_seat.abandon()
+            raise
     return Correctness(
         schema_version=SCHEMA_VERSION,
         status=overall(cases, checks),

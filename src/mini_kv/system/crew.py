@@ -31,6 +31,7 @@ class CandidateSeat:
         self.ready: p.Ready | None = None
         self.losses = 0
         self.number = 1
+        self._abandoned = False
 
     def greet(self) -> p.Ready | p.Failed | Lost:
         """Wait until the first worker has imported torch and opened the device."""
@@ -60,10 +61,13 @@ class CandidateSeat:
         max_reply_bytes: int = p.DEFAULT_MAX_FRAME_BYTES,
     ) -> Answer | Lost:
         """Ask the seated worker, a fresh one if the last was lost."""
-        if not self._worker.alive:
+        if not self._worker.alive and not self._abandoned:
             replaced = self._replace()
             if isinstance(replaced, Lost):
                 return replaced
+        if self._abandoned:
+            self._worker.kill()
+            return Lost(code="ABANDONED", message="the run ended before this was asked", output="")
         outcome = self._worker.request(
             message, payloads, timeout_s=timeout_s, max_reply_bytes=max_reply_bytes
         )
@@ -82,10 +86,20 @@ class CandidateSeat:
         if self._spare is not None:
             self._spare.close()
 
+    def abandon(self) -> None:
+        """Make every request of another thread come back as lost at once, now and from now on."""
+        self._abandoned = True
+        self._worker.kill()
+
+    @property
+    def occupied(self) -> bool:
+        """Whether the next request meets the worker that answered the last one."""
+        return self._worker.alive
+
     def _after_loss(self) -> None:
         self.losses += 1
         self._nursery.sweep()
-        if self._spare is None:
+        if self._spare is None and not self._abandoned:
             self._spare = self._nursery.start(self._role)
 
     def _replace(self) -> Lost | None:
@@ -98,7 +112,8 @@ class CandidateSeat:
         if isinstance(outcome.reply, p.Failed):
             return _as_lost(outcome.reply)
         loaded = self._load_into(fresh)
-        self._spare = self._nursery.start(self._role)
+        if not self._abandoned:
+            self._spare = self._nursery.start(self._role)
         match loaded:
             case p.CandidateLoaded():
                 return None

@@ -6,6 +6,7 @@ comes back as :class:`Lost`, with a code and the evidence.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ Payload = bytes | bytearray | memoryview
 OUTPUT_LIMIT_BYTES = 8 << 20
 OUTPUT_KEPT_BYTES = 32 << 10
 _EXIT_GRACE_S = 2.0
+_DRAIN_GRACE_S = 0.5
 
 _BOOT = (
     "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
@@ -65,12 +67,12 @@ class Lost:
 
 
 class _Drain(threading.Thread):
-    """Reads a worker's stdout and stderr for ever: keeps the ends, counts all, kills a flood."""
+    """Reads a worker's stdout and stderr for ever: keeps the ends, counts all, stops a flood."""
 
-    def __init__(self, descriptor: int, leader: int) -> None:
+    def __init__(self, descriptor: int, on_flood: Callable[[], None]) -> None:
         super().__init__(daemon=True)
         self._descriptor = descriptor
-        self._leader = leader
+        self._on_flood = on_flood
         self._head = bytearray()
         self._tail = bytearray()
         self.flooded = False
@@ -84,7 +86,7 @@ class _Drain(threading.Thread):
             self._tail = (self._tail + chunk[max(room, 0) :])[-OUTPUT_KEPT_BYTES:]
             if total > OUTPUT_LIMIT_BYTES and not self.flooded:
                 self.flooded = True
-                kill_descendants(self._leader)
+                self._on_flood()
         os.close(self._descriptor)
 
     def text(self) -> str:
@@ -116,7 +118,7 @@ class Worker:
         self.pid = self._process.pid
         self._socket = ours
         self._pidfd = os.pidfd_open(self.pid)
-        self._drain = _Drain(reader, self.pid)
+        self._drain = _Drain(reader, self.kill)
         self._drain.start()
         self._lost: Lost | None = None
 
@@ -138,6 +140,7 @@ class Worker:
             return self._lost
         deadline = time.monotonic() + timeout_s
         try:
+            self._refuse_unasked()
             self._send(message, payloads, deadline)
             return self._receive(deadline, max_reply_bytes)
         except TimeoutError:
@@ -146,6 +149,11 @@ class Worker:
             return self._lose("PROTOCOL_VIOLATION", f"the process sent something malformed: {error}")
         except (EOFError, ConnectionError, BrokenPipeError):
             return self._lose_to_death()
+
+    def kill(self) -> None:
+        """Kill the process; safe from any thread: a request under way there comes back as lost."""
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
         """End the process and everything it started.
@@ -157,6 +165,11 @@ class Worker:
     def output(self) -> str:
         """Return what the process printed so far (its ends)."""
         return self._drain.text()
+
+    def _refuse_unasked(self) -> None:
+        # Between requests an honest worker is silent: what lies here would pass for the next answer.
+        if _readable(self._socket.fileno(), 0.0) and self._socket.recv(1, socket.MSG_PEEK):
+            raise ProtocolError("a message that nothing asked for")
 
     def _send(self, message: Request, payloads: Sequence[Payload], deadline: float) -> None:
         header = protocol.encode_message(message)
@@ -194,17 +207,10 @@ class Worker:
                 raise TimeoutError
         return buffer
 
-    def _wait(self, timeout_s: float) -> None:
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired as error:
-            raise TimeoutError from error
-
     def _lose_to_death(self) -> Lost:
-        try:
-            self._wait(_EXIT_GRACE_S)
-        except TimeoutError:
+        if not _readable(self._pidfd, _EXIT_GRACE_S):
             return self._lose("CHANNEL_CLOSED", "the process closed its channel to the judge but lives on")
+        self._end()
         code = self._process.returncode
         if self._drain.flooded:
             return self._lose(
@@ -217,19 +223,27 @@ class Worker:
 
     def _lose(self, code: str, message: str) -> Lost:
         self._end()
-        self._drain.join(0.5)
+        self._drain.join(_DRAIN_GRACE_S)
         self._lost = Lost(code=code, message=message, output=self._drain.text())
         return self._lost
 
     def _end(self) -> None:
+        if self._pidfd < 0:
+            return
+        # Before the process is reaped: from then on its number may be another's.
         kill_descendants(self.pid)
         self._process.wait()
         self._socket.close()
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+        os.close(self._pidfd)
+        self._pidfd = -1
         if self._lost is None:
             self._lost = Lost(code="CLOSED", message="the worker was closed", output="")
+
+
+def _readable(descriptor: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000.0))
 
 
 def _environment(scratch: Path) -> dict[str, str]:
