@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
+from mini_kv.core.device_code import remarks
 from mini_kv.core.record import to_builtins, to_json
 from mini_kv.core.results import BenchmarkCase, CaseResult, Series, Status
 from mini_kv.core.verdict import failed_checks, smallest_failure
@@ -68,7 +69,8 @@ def as_text(verdict: Verdict) -> str:
         lines.append(text.rstrip())
     for finding in attempt.findings:
         lines.append(f"  {finding.code}: {_clip(finding.message, 500)}")
-    lines += _compiler_lines(verdict) + _failure_lines(verdict) + _timing_lines(verdict)
+    lines += _compiler_lines(verdict) + _device_code_lines(verdict)
+    lines += _failure_lines(verdict) + _timing_lines(verdict)
     word = "ACCEPTED" if attempt.accepted else "NOT ACCEPTED"
     if attempt.accepted and not attempt.complete:
         word = "ACCEPTED so far (not everything was asked for)"
@@ -96,6 +98,13 @@ def _compiler_lines(verdict: Verdict) -> list[str]:
     if build is None or build.first_error is None:
         return []
     return ["", "the compiler's first error:", *(f"  {line}" for line in build.first_error.splitlines()[:12])]
+
+
+def _device_code_lines(verdict: Verdict) -> list[str]:
+    build = verdict.build
+    if build is None or build.device_code is None:
+        return []
+    return [f"  remark      {sentence}" for sentence in remarks(build.device_code)]
 
 
 def _failure_lines(verdict: Verdict) -> list[str]:

@@ -10,10 +10,12 @@ from pathlib import Path
 import msgspec
 
 from mini_kv.compiler import diagnosis
+from mini_kv.compiler.device_code import describe
 from mini_kv.compiler.recipe import BuildRequest, Plan, make_plan, symbolic, symbolic_text
 from mini_kv.compiler.snapshot import Snapshot, read_candidate
 from mini_kv.compiler.store import SOURCES_NAME, STDERR_NAME, STDOUT_NAME, BuildStore, wall_clock
 from mini_kv.core.card import SCHEMA_VERSION
+from mini_kv.core.device_code import DeviceCode
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.results import Build, BuildUnit, Status
 from mini_kv.system.commands import Command, Finished, Limits, run_all
@@ -140,6 +142,7 @@ class _Job:
         units: tuple[BuildUnit, ...],
         first_error: str | None,
         library: Path | None,
+        device_code: DeviceCode | None = None,
     ) -> Build:
         cxx, nvcc, torch = self.toolchain.cxx, self.toolchain.nvcc, self.toolchain.torch
         on_cuda = self.request.device == "cuda"
@@ -162,6 +165,7 @@ class _Job:
             units=units,
             source_sha256=self.snapshot.sha256,
             first_error=first_error,
+            device_code=device_code,
         )
 
     # ------------------------------------------------------------------ work
@@ -203,7 +207,15 @@ class _Job:
         if unresolved:
             message = f"The library does not link: '{unresolved[0]}' is used but defined nowhere."
             return self.failed(Status.FAIL, "LINK_ERROR", message, records, "\n".join(unresolved[:5]))
-        return self._result(Status.PASS, None, None, records, None, partial / self.plan.library)
+        library = partial / self.plan.library
+        code = self._look_into(library, ended)
+        return self._result(Status.PASS, None, None, records, None, library, code)
+
+    def _look_into(self, library: Path, ended: Sequence[Finished]) -> DeviceCode | None:
+        if self.request.device != "cuda":
+            return None
+        told = "\n".join(_text(one.stderr) + "\n" + _text(one.stdout) for one in ended)
+        return describe(told, library, self.toolchain.cuobjdump)
 
     def _run(
         self, partial: Path, commands: Sequence[tuple[str, ...]], names: Sequence[str], deadline: float

@@ -7,6 +7,7 @@ import platform
 import re
 from collections.abc import Mapping
 
+from mini_kv.compiler.device_code import VERBOSE_ASSEMBLER
 from mini_kv.compiler.snapshot import Snapshot
 from mini_kv.core.canonical import canonical_sha256
 from mini_kv.core.card import CandidateManifest, DeviceKind
@@ -355,7 +356,7 @@ def _cuda_command(request: BuildRequest, parts: _Parts) -> tuple[str, ...]:
     folders += (parts.python_include,) if parts.python_include else ()
     return (
         parts.nvcc.path,
-        *("-std=c++17", "-O3", "-lineinfo", "--expt-relaxed-constexpr"),
+        *("-std=c++17", "-O3", "-lineinfo", "--expt-relaxed-constexpr", *VERBOSE_ASSEMBLER),
         *("-ccbin", parts.cxx.path, "-Xcompiler", "-fPIC,-fvisibility=hidden"),
         *(word for arch in request.arch_list for word in ("-gencode", _gencode(arch))),
         *_defines(request),

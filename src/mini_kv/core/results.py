@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from mini_kv.core.card import CandidateManifest, CaseKind, DeviceKind, ParamValue
+from mini_kv.core.device_code import DeviceCode
 from mini_kv.core.record import Record
 from mini_kv.core.tensors import OutputSpec
 
@@ -99,6 +100,7 @@ class Build(Record, frozen=True, kw_only=True):
     """``compile.json``: the build that was used, or why there is none.
 
     ``library`` is project-relative; ``library_sha256`` is of the file that the worker opened.
+    ``device_code`` is there for a CUDA build whose assembler told what it made.
     """
 
     schema_version: str
@@ -119,6 +121,7 @@ class Build(Record, frozen=True, kw_only=True):
     units: tuple[BuildUnit, ...]
     source_sha256: dict[str, Sha256]
     first_error: str | None = None
+    device_code: DeviceCode | None = None
 
 
 # --------------------------------------------------------------------------- correctness

@@ -81,7 +81,10 @@ class CudaFacts(Record, frozen=True, kw_only=True):
 
 
 class Toolchain(Record, frozen=True, kw_only=True):
-    """Everything a build needs from the machine; ``None`` where the machine lacks it."""
+    """Everything a build needs from the machine; ``None`` where the machine lacks it.
+
+    ``cuobjdump`` is a path. It looks into a finished library only, so it is no part of any key.
+    """
 
     cxx: Compiler | None
     nvcc: Compiler | None
@@ -89,6 +92,7 @@ class Toolchain(Record, frozen=True, kw_only=True):
     cuda: CudaFacts | None
     python_include: str | None
     python_version: str
+    cuobjdump: str | None = None
 
 
 class _ProbeCache(Record, frozen=True, kw_only=True):
@@ -122,6 +126,7 @@ def find_toolchain(
         cuda=_cuda_facts(nvcc, sites, torch),
         python_include=include if os.path.exists(os.path.join(include, "Python.h")) else None,
         python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
+        cuobjdump=find_cuda_tool("cuobjdump", nvcc, environ, sites),
     )
 
 
@@ -283,6 +288,21 @@ def _nvcc_root(path: str) -> str | None:
         return None
     found = re.search(rb"^#\$ TOP=(.+)$", answer.stderr, re.MULTILINE)
     return os.path.realpath(os.fsdecode(found[1].strip())) if found else None
+
+
+def find_cuda_tool(
+    name: str, nvcc: Compiler | None, environ: Mapping[str, str], sites: Sequence[str] = ()
+) -> str | None:
+    """Return the path of a tool that comes with CUDA: nvcc's own toolkit first, then PATH, then wheels.
+
+    Triton's wheel carries a cuobjdump, and Nsight Compute may stand in a folder of its own.
+    """
+    roots = [nvcc.root if nvcc else None, environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    folders = [os.path.join(root, "bin") for root in roots if root]
+    folders[1:1] = environ.get("PATH", SAFE_PATH).split(os.pathsep)
+    folders += [str(path) for path in sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)]
+    folders += [os.path.join(site, "triton", "backends", "nvidia", "bin") for site in sites]
+    return shutil.which(name, path=os.pathsep.join(folder for folder in folders if folder))
 
 
 # --------------------------------------------------------------------------- torch and CUDA
