@@ -28,7 +28,9 @@ def _lines(stream: TextIO) -> Progress:
         if (event.stage, finished) not in shown:
             shown.add((event.stage, finished))
             state = f"done ({event.detail})" if finished else "..."
-            print(f"{event.stage}: {state}", file=stream, flush=True)
+            # One write: two threads report, and a line must not end up inside another.
+            stream.write(f"{event.stage}: {state}\n")
+            stream.flush()
 
     return show
 

@@ -253,7 +253,7 @@ class Raised(Record, frozen=True, kw_only=True, tag="raised"):
     ``device_lost`` says that the device no longer works in this process, so it must be replaced.
     """
 
-    types: tuple[str, ...]
+    types: Annotated[tuple[str, ...], Meta(min_length=1)]
     message: str
     device_lost: bool
 

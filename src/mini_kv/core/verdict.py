@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 
 from mini_kv.core.card import CaseKind
@@ -20,6 +22,7 @@ from mini_kv.core.results import (
 )
 
 INTERRUPTED_EXIT_CODE = 130
+WRONG_WHILE_TIMED = "TIMED_OUTPUT_WRONG"
 
 
 def axes_of(
@@ -54,7 +57,7 @@ def exit_code_of(axes: Sequence[Axis], fault: ExitCode | None, interrupted: bool
             return ExitCode.CORRECTNESS
     timing = status["timing"]
     if timing.status is Status.FAIL:
-        return ExitCode.CORRECTNESS if timing.code == "TIMED_OUTPUT_WRONG" else ExitCode.BENCHMARK
+        return ExitCode.CORRECTNESS if timing.code == WRONG_WHILE_TIMED else ExitCode.BENCHMARK
     if status["regression"].status is Status.FAIL:
         return ExitCode.REGRESSION
     return ExitCode.ACCEPTED
@@ -86,7 +89,9 @@ def _cases_axis(name: str, correctness: Correctness | None, *, illegal: bool) ->
         )
     if not any(case.kind is CaseKind.CORE for case in counted) and not illegal:
         return _axis(name, Status.UNVERIFIED, "NO_EVIDENCE", "no valid core case was run")
-    return _axis(name, Status.PASS, None, f"{len(counted)} cases passed")
+    invalid = len(cases) - len(counted)
+    remark = f"; {invalid} are INVALID and prove nothing" if invalid else ""
+    return _axis(name, Status.PASS, None, f"{len(counted)} cases passed{remark}")
 
 
 def _contract_axis(correctness: Correctness | None) -> Axis:
@@ -117,10 +122,17 @@ def _timing_axis(benchmark: Benchmark | None, skipped: bool) -> Axis:
         if skipped:
             return _axis("timing", Status.SKIPPED, "SKIPPED", "the benchmark was skipped on request")
         return _axis("timing", Status.UNVERIFIED, "NOT_REACHED", "nothing was timed")
-    failed = [case for case in benchmark.cases if case.status is not Status.PASS]
-    if failed and failed[0].findings:
-        finding = failed[0].findings[0]
-        return _axis("timing", Status.FAIL, finding.code, f"'{failed[0].case_id}': {finding.message}")
+    faults = [
+        (case.case_id, finding)
+        for case in benchmark.cases
+        if case.status is not Status.PASS
+        for finding in case.findings
+    ]
+    if faults:
+        # A wrong result weighs more than a time that cannot be trusted, whichever came first.
+        wrong = [fault for fault in faults if fault[1].code == WRONG_WHILE_TIMED]
+        case_id, finding = (wrong or faults)[0]
+        return _axis("timing", Status.FAIL, finding.code, f"'{case_id}': {finding.message}")
     unstable = [case for case in benchmark.cases if not case.stable]
     if benchmark.status is not Status.PASS:
         names = ", ".join(case.case_id for case in unstable) or "every case"
@@ -145,14 +157,22 @@ def _axis(name: str, status: Status, code: str | None, message: str | None) -> A
 
 
 def smallest_failure(correctness: Correctness) -> CaseResult | None:
-    """Return the failed case with the fewest elements: the one to start debugging with."""
+    """Return the failed legal case with the fewest input elements: the one to start debugging with.
 
-    def size(case: CaseResult) -> int:
-        counts = [entry.numerics.element_count for entry in case.rounds if entry.numerics is not None]
-        return min(counts, default=0)
-
+    Only where every legal case passed is it an illegal one.
+    """
     failed = [case for case in correctness.cases if case.status not in (Status.PASS, Status.INVALID)]
-    return min(failed, key=size, default=None)
+    return min(failed, key=lambda case: (case.kind is CaseKind.ILLEGAL, _input_elements(case)), default=None)
+
+
+def _input_elements(case: CaseResult) -> int:
+    # Inputs stand as text: "float32[4, 128] strides (1, 4) on cpu"; what has no brackets is no tensor.
+    total = 0
+    for text in case.inputs:
+        extents = re.search(r"\[([0-9, ]*)\]", text)
+        if extents is not None:
+            total += math.prod(int(extent) for extent in extents[1].split(",") if extent.strip())
+    return total
 
 
 def failed_checks(correctness: Correctness) -> tuple[ContractCheck, ...]:

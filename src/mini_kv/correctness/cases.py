@@ -14,7 +14,7 @@ from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, Tas
 from mini_kv.core.errors import InternalError
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import CaseResult, Finding, Numerics, Round, Status
-from mini_kv.core.tensors import OutputSpec
+from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec
 from mini_kv.correctness.grading import (
     describe_argument,
     grade_form,
@@ -65,13 +65,12 @@ def seed_text(seed: int) -> str:
 def run_cases(subject: Subject, progress: Progress) -> tuple[CaseResult, ...]:
     """Run every case of the card, benchmark shapes included; one result for each, in card order."""
     results: list[CaseResult] = []
-    probe = _recovery_case(subject.card)
     total = len(subject.card.cases)
     for case in subject.card.cases:
         progress(Event(stage="correctness", done=len(results), total=total, detail=case.id))
         started = time.monotonic()
         if case.kind is CaseKind.ILLEGAL:
-            result = _illegal(subject, case, probe)
+            result = _illegal(subject, case, recovery_case(subject.card, results))
         else:
             result = _positive(subject, case)
         elapsed_s = round(time.monotonic() - started, 4)
@@ -84,8 +83,16 @@ def _replace_elapsed(result: CaseResult, elapsed_s: float) -> CaseResult:
     return msgspec.structs.replace(result, elapsed_s=elapsed_s)
 
 
-def _recovery_case(card: TaskCard) -> Case | None:
-    return next((case for case in card.cases if case.kind is CaseKind.CORE), None)
+def recovery_case(card: TaskCard, results: Sequence[CaseResult]) -> Case | None:
+    """Return the core case that must still pass after a refusal: one that passed, or was not run yet.
+
+    A case that failed by itself would be blamed on the refusal.
+    """
+    core = [case for case in card.cases if case.kind is CaseKind.CORE]
+    known = {result.case_id: result.status for result in results}
+    passed = [case for case in core if known.get(case.id) is Status.PASS]
+    unknown = [case for case in core if case.id not in known]
+    return next(iter(passed or unknown), None)
 
 
 def _rounds(subject: Subject, case: Case) -> tuple[_Plan, ...]:
@@ -106,7 +113,8 @@ def _make(subject: Subject, case: Case, seed: str, *, expect_values: bool) -> _M
     )
     match answer.reply:
         case p.CaseMade() as made:
-            return _Made(reply=made, payloads=answer.payloads)
+            fault = _unusable(made) if expect_values else None
+            return fault or _Made(reply=made, payloads=answer.payloads)
         case p.Failed() as failed:
             return Finding(
                 code="CASE_NOT_MAKEABLE",
@@ -115,6 +123,17 @@ def _make(subject: Subject, case: Case, seed: str, *, expect_values: bool) -> _M
             )
         case other:
             raise InternalError("PROTOCOL", f"the oracle answered MakeCase with {type(other).__name__}")
+
+
+def _unusable(made: p.CaseMade) -> Finding | None:
+    strange = [want.dtype for want in made.expected if want.dtype not in ITEM_SIZE_BYTES]
+    if made.expected and not strange:
+        return None
+    what = f"a tensor of {strange[0]}" if strange else "no tensor"
+    return Finding(
+        code="CASE_NOT_MAKEABLE",
+        message=f"the card's reference returns {what}; allowed: {', '.join(ITEM_SIZE_BYTES)}",
+    )
 
 
 def _positive(subject: Subject, case: Case) -> CaseResult:
@@ -213,6 +232,8 @@ def _grade_ran(
     findings = list(grade_form(ran.outputs, made.reply.expected, subject.card.contract))
     blobs = _select(payloads, tuple(spec.blob for spec in ran.outputs))
     returned = _select(payloads, ran.input_blobs)
+    if blobs is None and findings:
+        return _round_record(plan, Status.FAIL, tuple(findings))  # on another device there are no bytes
     if blobs is None or returned is None:
         finding = Finding(code="PROTOCOL_VIOLATION", message="the reply names payloads it does not carry")
         return _round_record(plan, Status.FAIL, (finding,))

@@ -195,6 +195,7 @@ def _ask(question: Question, manifest: CandidateManifest, seat: CandidateSeat) -
         p.CheckContract(check=question.check, argument_sets=arguments, autograd=manifest.autograd),
         payloads,
         timeout_s=CONTRACT_TIMEOUT_S,
+        max_reply_bytes=0,
     )
     elapsed_s = round(time.monotonic() - started, 4)
     if isinstance(outcome, Lost):

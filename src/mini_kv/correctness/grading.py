@@ -112,11 +112,17 @@ def grade_inputs(sent: Sequence[Payload], returned: Sequence[Payload]) -> tuple[
 
 
 def _first_difference(before: Payload, after: Payload) -> int:
-    left, right = memoryview(before), memoryview(after)
-    for position in range(min(left.nbytes, right.nbytes)):
-        if left[position] != right[position]:
-            return position
-    return min(left.nbytes, right.nbytes)
+    left, right = memoryview(before).cast("B"), memoryview(after).cast("B")
+    shared = min(left.nbytes, right.nbytes)
+    # Halving compares memory as a whole; a loop over its bytes would take seconds.
+    low, high = 0, shared
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] != right[low:middle]:
+            high = middle
+        else:
+            low = middle
+    return low if low < shared and left[low] != right[low] else shared
 
 
 def grade_numerics(

@@ -11,7 +11,7 @@ import torch
 
 from mini_kv.core import protocol as p
 from mini_kv.core.tensors import TensorSpec
-from mini_kv.worker.channel import Payload
+from mini_kv.worker.channel import Payload, sendable
 from mini_kv.worker.contract import CHECKS
 from mini_kv.worker.device import open_device
 from mini_kv.worker.storage import as_outputs, describe_outputs, import_arguments, storage_bytes
@@ -155,7 +155,7 @@ class Candidate:
     def _raised(self, error: BaseException) -> p.Raised:
         return p.Raised(
             types=tuple(kind.__name__ for kind in type(error).__mro__),
-            message=str(error)[:4000],
+            message=sendable(str(error)[:4000]),
             device_lost=not self._device_works(),
         )
 

@@ -7,9 +7,14 @@ import struct
 from collections.abc import Sequence
 
 from mini_kv.core import protocol
-from mini_kv.core.protocol import ProtocolError, Reply, Request
+from mini_kv.core.protocol import ProtocolError, Request
 
 Payload = bytes | bytearray | memoryview
+
+
+def sendable(text: str) -> str:
+    """Return text that UTF-8 can carry: half of a surrogate pair is written as its escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class Channel:
@@ -26,9 +31,8 @@ class Channel:
         request = protocol.decode_request(bytes(self._exactly(header_bytes)))
         return request, [self._exactly(size) for size in sizes]
 
-    def send(self, reply: Reply, payloads: Sequence[Payload] = ()) -> None:
-        """Send one whole reply."""
-        header = protocol.encode_message(reply)
+    def send(self, header: bytes, payloads: Sequence[Payload] = ()) -> None:
+        """Send one whole reply, whose header is encoded already."""
         sizes = tuple(memoryview(payload).nbytes for payload in payloads)
         self._socket.sendall(protocol.encode_prefix(header, sizes) + header)
         for payload in payloads:
@@ -45,4 +49,4 @@ class Channel:
         return buffer
 
 
-__all__ = ["Channel", "Payload", "ProtocolError"]
+__all__ = ["Channel", "Payload", "ProtocolError", "sendable"]

@@ -54,7 +54,8 @@ def expect(working: torch.Tensor, exact: torch.Tensor, tolerances: dict[str, Tol
     rounded = exact.to(working.dtype).to(torch.float64)
     target = torch.where(torch.isfinite(rounded), exact.to(torch.float64), rounded).contiguous()
     limit = tolerances.get(dtype_name(working.dtype), EXACT)
-    return Expected(working=working, target=target, limit=limit, own=_errors(working, target, limit))
+    own = _errors(working, target, limit, working)
+    return Expected(working=working, target=target, limit=limit, own=own)
 
 
 def reference_within_tolerance(expected: Sequence[Expected]) -> bool:
@@ -67,12 +68,15 @@ def compare(actual: Sequence[torch.Tensor], expected: Sequence[Expected]) -> Num
 
     ``actual[i]`` has the shape and dtype of ``expected[i].working``.
     """
-    found = [_errors(value, want.target, want.limit) for value, want in zip(actual, expected, strict=True)]
+    found = [
+        _errors(value, want.target, want.limit, want.working)
+        for value, want in zip(actual, expected, strict=True)
+    ]
     own = [want.own for want in expected]
     shown = [
         mismatch
         for position, (value, want, errors) in enumerate(zip(actual, expected, found, strict=True))
-        for mismatch in _mismatches(position, value, want.target, errors.first)
+        for mismatch in _mismatches(position, value, want, errors.first)
     ]
     return Numerics(
         element_count=sum(value.numel() for value in actual),
@@ -87,17 +91,26 @@ def compare(actual: Sequence[torch.Tensor], expected: Sequence[Expected]) -> Num
     )
 
 
-def _errors(actual: torch.Tensor, target: torch.Tensor, limit: Tolerance) -> _Errors:
+def _errors(actual: torch.Tensor, target: torch.Tensor, limit: Tolerance, working: torch.Tensor) -> _Errors:
     errors = _Errors()
     values, targets = actual.reshape(-1), target.reshape(-1)
+    # FP64 holds no integer above 2^53 exactly: those are compared as what they are, and are equal or not.
+    integers = None if working.dtype.is_floating_point else working.reshape(-1)
     step = CHUNK_ELEMENTS[target.device.type]
     for start in range(0, targets.numel(), step):
-        _add_chunk(errors, values[start : start + step], targets[start : start + step], limit, start)
+        part = slice(start, start + step)
+        same = None if integers is None else values[part] == integers[part]
+        _add_chunk(errors, values[part], targets[part], limit, start, same)
     return errors
 
 
 def _add_chunk(
-    errors: _Errors, values: torch.Tensor, target: torch.Tensor, limit: Tolerance, start: int
+    errors: _Errors,
+    values: torch.Tensor,
+    target: torch.Tensor,
+    limit: Tolerance,
+    start: int,
+    same: torch.Tensor | None,
 ) -> None:
     dtype = values.dtype
     value = values.to(torch.float64)
@@ -107,6 +120,7 @@ def _add_chunk(
     close = difference <= limit.rtol * magnitude + limit.atol
     finite = torch.isfinite(difference) & torch.isfinite(magnitude)
     good = (close & finite) | (value == target) | (torch.isnan(value) & torch.isnan(target))
+    good = good if same is None else same
     if not bool(good.all()):
         wrong = (~good).nonzero().reshape(-1)
         errors.mismatches += wrong.numel()
@@ -135,16 +149,15 @@ def _largest(figures: Iterable[float | None]) -> float | None:
     return max((figure for figure in figures if figure is not None), default=None)
 
 
-def _mismatches(
-    output: int, value: torch.Tensor, target: torch.Tensor, positions: Sequence[int]
-) -> list[Mismatch]:
+def _mismatches(output: int, value: torch.Tensor, want: Expected, positions: Sequence[int]) -> list[Mismatch]:
+    target = want.target if want.working.dtype.is_floating_point else want.working
     values, targets = value.reshape(-1), target.reshape(-1)
     return [
         Mismatch(
             output=output,
             index=_unravel(position, tuple(value.shape)),
-            expected=repr(float(targets[position])),
-            actual=repr(float(values[position])),
+            expected=repr(targets[position].item()),
+            actual=repr(values[position].item()),
         )
         for position in positions
     ]

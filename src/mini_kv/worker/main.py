@@ -12,8 +12,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Protocol
 
-from mini_kv.core.protocol import Failed, Reply, Request, Shutdown
-from mini_kv.worker.channel import Channel, Payload
+from mini_kv.core.protocol import Failed, Reply, Request, Shutdown, encode_message
+from mini_kv.worker.channel import Channel, Payload, sendable
 
 _PR_SET_PDEATHSIG = 1
 
@@ -68,15 +68,19 @@ def main(role: str, descriptor: int, parent: int) -> None:
             return
         try:
             reply, answer_payloads = worker.answer(request, payloads)
-        except Exception as error:  # the one broad except of this process
-            reply, answer_payloads = _failure(error), ()
-        channel.send(reply, answer_payloads)
+            header = encode_message(reply)
+        # The one broad except of this process. A card's reference that calls sys.exit is met here too.
+        except (Exception, SystemExit) as error:
+            header, answer_payloads = encode_message(_failure(error)), ()
+        channel.send(header, answer_payloads)
 
 
-def _failure(error: Exception) -> Failed:
+def _failure(error: BaseException) -> Failed:
     text = "".join(traceback.format_exception(error))
     return Failed(
-        code=type(error).__name__, message=str(error)[:4000] or repr(error), traceback=text[-16000:]
+        code=type(error).__name__,
+        message=sendable(str(error)[:4000] or repr(error)),
+        traceback=sendable(text[-16000:]),
     )
 
 
