@@ -217,8 +217,7 @@ class Worker:
                 "OUTPUT_FLOOD", f"the process printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB and was killed"
             )
         if code < 0:
-            name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
-            return self._lose("CRASHED", f"the process died from signal {name}")
+            return self._lose("CRASHED", f"the process died from signal {_signal_name(-code)}")
         return self._lose("EXITED", f"the process left with exit code {code} before it answered")
 
     def _lose(self, code: str, message: str) -> Lost:
@@ -238,6 +237,13 @@ class Worker:
         self._pidfd = -1
         if self._lost is None:
             self._lost = Lost(code="CLOSED", message="the worker was closed", output="")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return str(number)
 
 
 def _readable(descriptor: int, timeout_s: float) -> bool:
