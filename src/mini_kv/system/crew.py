@@ -33,6 +33,11 @@ class CandidateSeat:
         self.number = 1
         self._abandoned = False
 
+    @property
+    def pid(self) -> int:
+        """The seated worker's process id."""
+        return self._worker.pid
+
     def greet(self) -> p.Ready | p.Failed | Lost:
         """Wait until the first worker has imported torch and opened the device."""
         outcome = self._worker.request(self._hello, timeout_s=START_TIMEOUT_S)
@@ -125,7 +130,7 @@ class CandidateSeat:
     def _load_into(self, worker: Worker) -> p.CandidateLoaded | p.Failed | Lost:
         if self._load_request is None:
             raise InternalError("ORDER", "a candidate was asked before its library was named")
-        outcome = worker.request(self._load_request, timeout_s=LOAD_TIMEOUT_S)
+        outcome = worker.request(worker.bring(self._load_request), timeout_s=LOAD_TIMEOUT_S)
         match outcome:
             case Lost():
                 return outcome

@@ -21,9 +21,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from mini_kv.core import protocol
-from mini_kv.core.protocol import ProtocolError, Reply, Request
+from mini_kv.core.protocol import LoadCandidate, ProtocolError, Reply, Request
 from mini_kv.system.processes import kill_descendants, sweep_orphans
+from mini_kv.system.sandbox.cage import Cage
+from mini_kv.system.sandbox.rooms import hand_over
 
 Payload = bytes | bytearray | memoryview
 
@@ -32,10 +36,13 @@ OUTPUT_KEPT_BYTES = 32 << 10
 _EXIT_GRACE_S = 2.0
 _DRAIN_GRACE_S = 0.5
 
-_BOOT = (
-    "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
-    "from mini_kv.worker.main import main; main(a['role'], a['fd'], a['parent'])"
+_BOOT = "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
+# A candidate's worker enters its cage before torch is imported: while it still has a single thread.
+_CAGE = (
+    "from mini_kv.system.sandbox.stage import enter; "
+    "a['parent'] = enter(a['cage'], a['parent'], (a['fd'],)); "
 )
+_SERVE = "from mini_kv.worker.main import main; main(a['role'], a['fd'], a['parent'])"
 # What a worker may inherit. Everything else (LD_PRELOAD, PYTHONPATH, credentials) stays outside.
 _ENVIRONMENT = (
     "PATH",
@@ -98,13 +105,20 @@ class _Drain(threading.Thread):
 class Worker:
     """One running worker process."""
 
-    def __init__(self, role: str, scratch: Path, import_path: Sequence[str]) -> None:
+    def __init__(
+        self, role: str, folder: Path, import_path: Sequence[str], cage: Cage | None = None, number: int = 0
+    ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reader, writer = os.pipe()
         options = {"path": list(import_path), "role": role, "fd": theirs.fileno(), "parent": os.getpid()}
-        scratch.mkdir(parents=True, exist_ok=True)
+        scratch, self._inbox = folder, None
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if cage is not None:
+            scratch, self._inbox, policy = cage.rooms(folder, number)
+            options |= {"path": list(cage.import_path), "cage": policy}
+        boot = _BOOT + (_CAGE if cage is not None else "") + _SERVE
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-X", "faulthandler", "-c", _BOOT, json.dumps(options)],
+            [sys.executable, "-I", "-X", "faulthandler", "-c", boot, json.dumps(options)],
             stdin=subprocess.DEVNULL,
             stdout=writer,
             stderr=writer,
@@ -154,6 +168,18 @@ class Worker:
         """Kill the process; safe from any thread: a request under way there comes back as lost."""
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def bring(self, request: LoadCandidate) -> LoadCandidate:
+        """Copy what is to be loaded to where a caged worker can read it; the answer names the copies.
+
+        The build folder stays out of its sight. The worker checks the copy's hash before it opens it.
+        """
+        if self._inbox is None:
+            return request
+        with contextlib.suppress(OSError):  # what cannot be copied the worker misses, and says so
+            library, python = hand_over(Path(request.library), request.python, self._inbox)
+            return msgspec.structs.replace(request, library=library, python=python)
+        return request
 
     def close(self) -> None:
         """End the process and everything it started.
@@ -269,9 +295,12 @@ def _environment(scratch: Path) -> dict[str, str]:
 class Nursery:
     """Starts workers and, at the end, makes sure that none of them and none of theirs is left."""
 
-    def __init__(self, scratch: Path, import_path: Sequence[str]) -> None:
+    def __init__(self, scratch: Path, import_path: Sequence[str], cage: Cage | None = None) -> None:
         self._scratch = scratch
         self._import_path = tuple(import_path)
+        self._cage = cage
+        if cage is not None:
+            scratch.chmod(0o711)  # another user passes through, and sees nothing of its neighbours
         self._workers: list[Worker] = []
         self._lock = threading.Lock()
 
@@ -281,10 +310,12 @@ class Nursery:
         return len(self._workers)
 
     def start(self, role: str) -> Worker:
-        """Start a worker in a scratch folder of its own."""
+        """Start a worker in a folder of its own; all but the oracle are caged where there is a cage."""
         with self._lock:
             number = len(self._workers)
-            worker = Worker(role, self._scratch / f"{number:03d}-{role}", self._import_path)
+            cage = self._cage if role != "oracle" else None
+            folder = self._scratch / f"{number:03d}-{role}"
+            worker = Worker(role, folder, self._import_path, cage, number)
             self._workers.append(worker)
         return worker
 
