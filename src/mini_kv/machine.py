@@ -14,11 +14,13 @@ from mini_kv import __version__
 from mini_kv.core.canonical import canonical_sha256
 from mini_kv.core.card import SCHEMA_VERSION, DeviceKind
 from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.isolation import LEVEL_MEANING, Isolation, IsolationLevel
 from mini_kv.core.record import Record
 from mini_kv.core.results import Environment, ToolFact
 from mini_kv.system.commands import Command, run_all
 from mini_kv.system.gpu import GpuReport, read_gpus
 from mini_kv.system.machine import HostFacts, IsolationFacts, free_disk_bytes, host_facts, isolation_facts
+from mini_kv.system.sandbox.probe import probe_isolation
 from mini_kv.system.toolchain import Toolchain, find_toolchain, release_of, tool_environ
 
 KEY_FIELDS = {
@@ -43,6 +45,7 @@ def environment(
     device: DeviceKind,
     timer_plan: str,
     isolation: str,
+    isolation_features: tuple[str, ...] = (),
     toolchain: Toolchain,
     gpus: GpuReport,
     host: HostFacts | None = None,
@@ -92,6 +95,7 @@ def environment(
         tools=_compilers(toolchain),
         timer_plan=timer_plan,
         isolation=isolation,
+        isolation_features=isolation_features,
     )
 
 
@@ -138,6 +142,7 @@ def examine(project_root: Path, environ: Mapping[str, str]) -> Doctor:
         *_tool_lines(toolchain, environ),
         _disk_line(project_root),
         *isolation_lines(isolation_facts(environ.get("PATH", os.defpath))),
+        isolation_line(probe_isolation("cuda" if gpus.gpus else "cpu", hidden=(project_root,))),
     )
     state = {line.name: line.state for line in lines}
     cpu = all(state[name] != "missing" for name in ("python", "packages", "torch", "g++"))
@@ -266,6 +271,15 @@ def _disk_line(project_root: Path) -> DoctorLine:
     if free < LEAST_FREE_BYTES:
         return _line("disk", "note", detail, "free some space: builds and archives want about 2 GiB")
     return _ok("disk", detail)
+
+
+def isolation_line(isolation: Isolation) -> DoctorLine:
+    """Say what candidates were shut in with when it was tried."""
+    detail = f"{isolation.level.value}: {LEVEL_MEANING[isolation.level]}"
+    if isolation.level is IsolationLevel.ISOLATED:
+        return _ok("isolation", detail)
+    missing = "; ".join(f"{one.name}: {one.reason}" for one in isolation.missing)
+    return _line("isolation", "note", detail, f"for the next level ({missing})")
 
 
 def isolation_lines(facts: IsolationFacts) -> tuple[DoctorLine, ...]:

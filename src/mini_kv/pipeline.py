@@ -20,6 +20,7 @@ from mini_kv import artifacts, benchmark, compiler, correctness, machine, regres
 from mini_kv.core import protocol as p
 from mini_kv.core.card import SCHEMA_VERSION, CaseKind, DeviceKind, DeviceRequest, TaskCard, suite_hash
 from mini_kv.core.errors import ConfigurationError, ExitCode, InternalError, MiniKvError
+from mini_kv.core.isolation import IsolationLevel
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import (
     Attempt,
@@ -32,12 +33,14 @@ from mini_kv.core.results import (
     Regression,
     Status,
 )
-from mini_kv.core.verdict import axes_of, exit_code_of
+from mini_kv.core.verdict import axes_of, exit_code_of, isolation_axis
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.files import sha256_file
 from mini_kv.system.gpu import GpuReport, read_gpus
 from mini_kv.system.machine import usable_cpus
 from mini_kv.system.processes import adopt_orphans
+from mini_kv.system.sandbox.cage import Cage, build_cage
+from mini_kv.system.sandbox.kernel import guard_memory
 from mini_kv.system.toolchain import Toolchain, find_toolchain
 from mini_kv.system.workers import Lost, Nursery
 
@@ -56,6 +59,7 @@ class VerifyRequest:
     baseline: Path | None
     artifacts_root: Path | None
     timeout_s: float
+    require_isolation: IsolationLevel = IsolationLevel.NONE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +85,7 @@ class _Inputs:
     gpus: GpuReport
     toolchain: Toolchain
     environment: Environment
+    cage: Cage
     secret_seeds: dict[str, str]
 
 
@@ -139,6 +144,7 @@ def verify(request: VerifyRequest, progress: Progress) -> Verdict:
 
 def _run_stages(request: VerifyRequest, inputs: _Inputs, evidence: _Evidence, progress: Progress) -> None:
     adopt_orphans()
+    guard_memory()
     with _crew(inputs) as crew:
         with _stage(evidence, "build"):
             evidence.build = _build(inputs, progress)
@@ -181,10 +187,12 @@ def _read_inputs(request: VerifyRequest) -> _Inputs:
     toolchain = find_toolchain(root / BUILD_FOLDER, os.environ)
     gpus = read_gpus(os.environ)
     device = resolve_device(request.device or card.card.device, gpus, toolchain)
+    cage = _cage(request, device, root)
     environment = machine.environment(
         device=device,
         timer_plan=benchmark.TIMER_PLAN[device],
-        isolation="process",
+        isolation=cage.isolation.level.value,
+        isolation_features=cage.isolation.features,
         toolchain=toolchain,
         gpus=gpus,
     )
@@ -197,10 +205,25 @@ def _read_inputs(request: VerifyRequest) -> _Inputs:
         gpus=gpus,
         toolchain=toolchain,
         environment=environment,
+        cage=cage,
         secret_seeds={
             case.id: secrets.token_hex(8) for case in card.card.cases if case.kind is not CaseKind.ILLEGAL
         },
     )
+
+
+def _cage(request: VerifyRequest, device: DeviceKind, root: Path) -> Cage:
+    """Find out what candidates can be shut in with here; raises when that is less than was asked for."""
+    archive = request.artifacts_root or root / "artifacts"
+    cage = build_cage(device, _import_path(root), (root, archive.absolute()))
+    wanted = request.require_isolation
+    if not cage.isolation.level.reaches(wanted):
+        raise ConfigurationError(
+            "ISOLATION_TOO_WEAK",
+            f"isolation level '{wanted.value}' was asked for, but this machine gives "
+            f"'{cage.isolation.level.value}': {cage.isolation.reason(wanted)}.",
+        )
+    return cage
 
 
 def resolve_device(wanted: DeviceRequest, gpus: GpuReport, toolchain: Toolchain) -> DeviceKind:
@@ -252,6 +275,7 @@ def _build(inputs: _Inputs, progress: Progress) -> Build:
         ),
         inputs.toolchain,
         progress=lambda text: progress(Event(stage="build", done=0, total=1, detail=text)),
+        launcher=inputs.cage.launcher(inputs.toolchain),
     )
     progress(Event(stage="build", done=1, total=1, detail="cached" if result.cached else "built"))
     return result
@@ -358,7 +382,7 @@ class _Crew:
 def _crew(inputs: _Inputs) -> Iterator[_Crew]:
     """Start oracle and candidate workers at once: they import torch while the compiler runs."""
     scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
-    nursery = Nursery(scratch, _import_path(inputs.root))
+    nursery = Nursery(scratch, _import_path(inputs.root), inputs.cage)
     hello = p.Hello(device=inputs.device, threads=usable_cpus())
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -516,6 +540,7 @@ def _attempt(
         evidence.regression,
         request.skip_benchmark,
     )
+    axes = (*axes, isolation_axis(inputs.cage.isolation))
     code = exit_code_of(axes, evidence.fault, evidence.interrupted)
     timed = evidence.benchmark
     primary = _primary_p50_us(timed)

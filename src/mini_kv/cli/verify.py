@@ -27,6 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="S", help="seconds a case may take (default: 60)"
     )
+    parser.add_argument(
+        "--require-isolation",
+        choices=("none", "process", "restricted", "confined", "isolated"),
+        default="none",
+        metavar="LEVEL",
+        help="refuse to run where less is reached: none, process, restricted, confined or isolated",
+    )
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write a JUnit XML report")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write a Markdown report")
@@ -36,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Verify and report; the exit code is the verdict's."""
     _check(arguments)
     from mini_kv.cli import progress, verdict_text
+    from mini_kv.core.isolation import IsolationLevel
     from mini_kv.pipeline import VerifyRequest, verify
 
     with progress.display(sys.stderr) as show:
@@ -48,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
                 baseline=arguments.baseline,
                 artifacts_root=arguments.artifacts,
                 timeout_s=arguments.timeout,
+                require_isolation=IsolationLevel(arguments.require_isolation),
             ),
             show,
         )

@@ -36,6 +36,15 @@ LEVEL_FEATURES: dict[IsolationLevel, frozenset[str]] = {
 }
 
 
+LEVEL_MEANING: dict[IsolationLevel, str] = {
+    IsolationLevel.NONE: "candidates run in the judge's own surroundings",
+    IsolationLevel.PROCESS: "a process of its own with a scrubbed environment",
+    IsolationLevel.RESTRICTED: "no privileges, bounded resources, no network and no dangerous system calls",
+    IsolationLevel.CONFINED: "restricted, and only granted files can be read or written",
+    IsolationLevel.ISOLATED: "confined, and a user, processes and a network of its own",
+}
+
+
 class MissingFeature(Record, frozen=True, kw_only=True):
     """A feature that was not reached, and what stood in the way."""
 

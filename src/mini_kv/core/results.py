@@ -82,6 +82,7 @@ class Environment(Record, frozen=True, kw_only=True):
     tools: tuple[ToolFact, ...]
     timer_plan: str
     isolation: str
+    isolation_features: tuple[str, ...] = ()
 
 
 # --------------------------------------------------------------------------- compile

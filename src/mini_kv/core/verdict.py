@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from mini_kv.core.card import CaseKind
 from mini_kv.core.errors import ExitCode
+from mini_kv.core.isolation import LEVEL_MEANING, Isolation, IsolationLevel
 from mini_kv.core.results import (
     Axis,
     Benchmark,
@@ -61,6 +62,15 @@ def exit_code_of(axes: Sequence[Axis], fault: ExitCode | None, interrupted: bool
     if status["regression"].status is Status.FAIL:
         return ExitCode.REGRESSION
     return ExitCode.ACCEPTED
+
+
+def isolation_axis(isolation: Isolation) -> Axis:
+    """Return how far the candidate was shut off; PASS where it could read and reach nothing of the judge's."""
+    missing = "; ".join(f"no {one.name} ({one.reason})" for one in isolation.missing)
+    message = f"{isolation.level.value}: {LEVEL_MEANING[isolation.level]}" + (f"; {missing}" if missing else "")
+    if isolation.level.reaches(IsolationLevel.CONFINED):
+        return _axis("isolation", Status.PASS, None, message)
+    return _axis("isolation", Status.UNVERIFIED, "WEAK_ISOLATION", message)
 
 
 def _build_axis(build: Build | None, load_fault: Finding | None) -> Axis:

@@ -12,10 +12,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Protocol
 
-from mini_kv.core.protocol import Failed, Reply, Request, Shutdown, encode_message
+from mini_kv.core.protocol import Failed, Hello, Reply, Request, Shutdown, encode_message
 from mini_kv.worker.channel import Channel, Payload, sendable
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 
 Answer = tuple[Reply, Sequence[Payload]]
 
@@ -32,6 +33,16 @@ def _die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
+
+
+def _guard_memory(hello: Hello) -> None:
+    """Close the oracle's memory to processes of the same user, the candidate's among them.
+
+    Its ``/proc`` folder then belongs to root, and the CUDA driver, which names its threads there, fails
+    for any other user: on a GPU the candidate's own cage must do.
+    """
+    if hello.device == "cpu" or os.geteuid() == 0:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _role(name: str) -> Role:
@@ -66,6 +77,8 @@ def main(role: str, descriptor: int, parent: int) -> None:
             return
         if isinstance(request, Shutdown):
             return
+        if role == "oracle" and isinstance(request, Hello):
+            _guard_memory(request)
         try:
             reply, answer_payloads = worker.answer(request, payloads)
             header = encode_message(reply)
