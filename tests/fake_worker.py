@@ -1,7 +1,6 @@
 """Workers without torch: they answer the protocol in milliseconds and misbehave on request.
 
-``boot_for_script`` runs a piece of Python against the raw wire, ``boot_for_cast`` a whole oracle or
-candidate for the operator ``double(x) = 2 * x`` on one float32 tensor of ``params["n"]`` elements. The
+``use_script`` runs a piece of Python against the raw wire, ``use_cast`` a whole oracle or candidate for the operator ``double(x) = 2 * x`` on one float32 tensor of ``params["n"]`` elements. The
 faults of a cast are Python source by place: ``"candidate/run_case"`` or ``"candidate/run_case/core_3"``;
 the source may change ``reply`` and ``payloads``, or do to its process whatever it likes.
 """
@@ -15,34 +14,39 @@ import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.results import Mismatch, Numerics
 from mini_kv.core.tensors import OutputSpec, TensorSpec
+from mini_kv.system import workers
 from mini_kv.worker.channel import Channel
+
+if TYPE_CHECKING:
+    import pytest
 
 HERE = str(Path(__file__).resolve().parent)
 SCHEMA = "fixture_double::double(Tensor x) -> Tensor"
 
 
-def boot_for_script(source: str) -> str:
-    """Return what ``python -c`` runs to execute ``source`` as a worker."""
-    return _boot(f"fake_worker.run_script(a, {source!r})")
+def use_script(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """Have workers that are started from now on execute ``source``."""
+    _boot(monkeypatch, f"fake_worker.run_script(a, {source!r})")
 
 
-def boot_for_cast(faults: dict[str, str]) -> str:
-    """Return what ``python -c`` runs to play oracle or candidate with these faults."""
-    return _boot(f"fake_worker.play(a, {faults!r})")
+def use_cast(monkeypatch: pytest.MonkeyPatch, faults: dict[str, str]) -> None:
+    """Have workers that are started from now on play oracle or candidate with these faults."""
+    _boot(monkeypatch, f"fake_worker.play(a, {faults!r})")
 
 
-def _boot(call: str) -> str:
-    return (
-        "import json, sys; a = json.loads(sys.argv[1]); "
-        f"sys.path[:] = [{HERE!r}, *a['path']]; import fake_worker; {call}"
-    )
+def _boot(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    # What a worker needs is imported before it may have to enter a cage.
+    first = "import json, sys; a = json.loads(sys.argv[1]); "
+    path = f"sys.path[:] = [{HERE!r}, *a['path']]; import fake_worker; "
+    monkeypatch.setattr(workers, "_BOOT", first + path)
+    monkeypatch.setattr(workers, "_SERVE", call)
 
 
 class Wire(Channel):
@@ -79,7 +83,7 @@ def play(options: dict[str, Any], faults: dict[str, str]) -> None:
         tag = str(request.__struct_config__.tag)
         key = getattr(request, "case_id", None) or getattr(request, "key", "")
         state["count"] += 1
-        reply, out = actor.answer(request, payloads)
+        reply, out = answer(actor, request, payloads)
         for place in (f"{role}/{tag}", f"{role}/{tag}/{key.partition('/')[0]}"):
             if place in faults:
                 names = {
@@ -89,6 +93,14 @@ def play(options: dict[str, Any], faults: dict[str, str]) -> None:
                 exec(faults[place], names)
                 reply, out = names["reply"], names["payloads"]
         wire.say(reply, out)
+
+
+def answer(actor: Any, request: p.Request, payloads: Sequence[bytearray]) -> tuple[p.Reply, list[Any]]:
+    try:
+        reply, out = actor.answer(request, payloads)
+    except Exception as error:  # as the real worker's main does
+        return p.Failed(code=type(error).__name__, message=str(error)), []
+    return reply, out
 
 
 def doubled(raw: bytes | bytearray) -> bytes:

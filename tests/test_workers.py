@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mini_kv
-from fake_worker import boot_for_script
+from fake_worker import use_script
 from mini_kv.core import protocol as p
 from mini_kv.core.tensors import contiguous_strides
 from mini_kv.system import workers
@@ -37,7 +37,7 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
 @pytest.fixture
 def start(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> Start:
     def begin(source: str) -> Worker:
-        monkeypatch.setattr(workers, "_BOOT", boot_for_script(source))
+        use_script(monkeypatch, source)
         return nursery.start("candidate")
 
     return begin

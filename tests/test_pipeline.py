@@ -1,0 +1,603 @@
+"""The whole pipeline over fake workers: each way a run can end, its exit code and its archive."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import mini_kv
+from fake_project import FakeProject, fake_project, press_ctrl_c_when
+from mini_kv import pipeline
+from mini_kv.artifacts import check_files, promote_baseline, read_attempt, read_index
+from mini_kv.core import protocol as p
+from mini_kv.core.errors import ConfigurationError, ExitCode
+from mini_kv.core.record import from_json
+from mini_kv.core.results import Attempt, Benchmark, CaseResult, Correctness, Decision, Status
+from mini_kv.pipeline import Verdict
+from mini_kv.system.processes import children
+
+__all__ = ["fake_project"]
+
+WRONG = "payloads = [bytes(len(payloads[0])), *payloads[1:]]"
+CRASH = "os.kill(os.getpid(), signal.SIGSEGV)"
+
+
+def case(verdict: Verdict, case_id: str) -> CaseResult:
+    assert verdict.correctness is not None
+    return next(case for case in verdict.correctness.cases if case.case_id == case_id)
+
+
+def axis(verdict: Verdict, name: str) -> tuple[Status, str | None]:
+    found = next(axis for axis in verdict.attempt.axes if axis.name == name)
+    return found.status, found.code
+
+
+def codes(verdict: Verdict) -> list[str]:
+    return [finding.code for finding in verdict.attempt.findings]
+
+
+@pytest.fixture(autouse=True)
+def _no_process_stays(tmp_path: Path) -> Any:
+    before = set(children(os.getpid()))
+    yield
+    assert set(children(os.getpid())) <= before
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def assert_archived(verdict: Verdict) -> Attempt:
+    attempt, _ = read_attempt(verdict.folder)
+    assert attempt == verdict.attempt
+    assert check_files(verdict.folder, attempt) == ()
+    names = {file.path for file in attempt.files}
+    assert {"task_card.json", "candidate_manifest.json", "environment.json"} <= names
+    return attempt
+
+
+# ---------------------------------------------------------------------------- 0
+
+
+def test_a_sound_candidate_is_accepted_and_archived(fake_project: FakeProject) -> None:
+    verdict = fake_project.verify()
+    attempt = assert_archived(verdict)
+    assert (attempt.exit_code, attempt.accepted, attempt.complete) == (0, True, True), attempt.findings
+    assert [case.status for case in verdict.correctness.cases] == [Status.PASS] * 6  # type: ignore[union-attr]
+    assert attempt.geomean_speedup == pytest.approx(2.0, rel=0.01)
+    assert attempt.benchmark_stable is True
+    assert {"compile.json", "correctness.json", "benchmark.json"} <= {file.path for file in attempt.files}
+    assert from_json((verdict.folder / "correctness.json").read_bytes(), Correctness) == verdict.correctness
+    assert from_json((verdict.folder / "benchmark.json").read_bytes(), Benchmark) == verdict.benchmark
+    rows, _ = read_index(fake_project.root / "artifacts")
+    assert [row.attempt_id for row in rows] == [attempt.attempt_id]
+
+
+def test_a_skipped_benchmark_is_accepted_but_not_complete(fake_project: FakeProject) -> None:
+    verdict = fake_project.verify(skip_benchmark=True)
+    assert (verdict.attempt.exit_code, verdict.attempt.complete) == (0, False)
+    assert axis(verdict, "timing") == (Status.SKIPPED, "SKIPPED")
+    assert verdict.benchmark is None
+
+
+def test_secret_seeds_differ_between_runs_and_are_archived(fake_project: FakeProject) -> None:
+    one, two = (fake_project.verify(skip_benchmark=True).attempt.secret_seeds for _ in range(2))
+    assert set(one) == {"core_3", "core_4", "core_5", "timed_a", "timed_b"}
+    assert not set(one.values()) & set(two.values())
+
+
+# ---------------------------------------------------------------------------- 2
+
+
+def test_a_reference_that_cannot_be_imported_is_a_configuration_error_and_archived(
+    fake_project: FakeProject,
+) -> None:
+    verdict = fake_project.verify(
+        {"oracle/load_reference": "reply = p.Failed(code='ModuleNotFoundError', message='no module nowhere')"}
+    )
+    attempt = assert_archived(verdict)
+    assert attempt.exit_code == ExitCode.CONFIGURATION
+    assert codes(verdict) == ["REFERENCE_NOT_IMPORTABLE"]
+    assert "no module nowhere" in attempt.findings[0].message
+
+
+def test_a_device_that_cannot_be_opened_is_a_configuration_error(fake_project: FakeProject) -> None:
+    for place in ("oracle/hello", "candidate/hello"):
+        verdict = fake_project.verify({place: "reply = p.Failed(code='RuntimeError', message='no CUDA')"})
+        assert (verdict.attempt.exit_code, codes(verdict)) == (2, ["DEVICE_UNUSABLE"]), place
+
+
+def test_cuda_without_a_gpu_is_refused_before_anything_runs(
+    fake_project: FakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = pipeline.read_gpus(os.environ)
+    monkeypatch.setattr(pipeline, "read_gpus", lambda _: msgspec.structs.replace(gpus, gpus=()))
+    with pytest.raises(ConfigurationError) as caught:
+        fake_project.verify(device="cuda")
+    assert caught.value.code == "GPU_MISSING"
+    assert "--device cpu" in caught.value.message
+    assert not (fake_project.root / "artifacts").exists()
+
+
+def test_auto_falls_back_to_the_cpu_where_no_gpu_is(
+    fake_project: FakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = pipeline.read_gpus(os.environ)
+    monkeypatch.setattr(pipeline, "read_gpus", lambda _: msgspec.structs.replace(gpus, gpus=()))
+    assert fake_project.verify(device="auto", skip_benchmark=True).attempt.device == "cpu"
+
+
+def test_an_artifacts_folder_that_cannot_be_written_is_one_sentence(fake_project: FakeProject) -> None:
+    blocked = fake_project.root / "blocked"
+    blocked.write_text("a file where the folder should be")
+    with pytest.raises(ConfigurationError) as caught:
+        fake_project.verify(artifacts_root=blocked)
+    assert caught.value.code == "ARTIFACTS_UNWRITABLE"
+    assert "\n" not in caught.value.message
+
+
+# ---------------------------------------------------------------------------- 3
+
+
+def test_a_failed_build_ends_the_run_with_3(fake_project: FakeProject) -> None:
+    fake_project.build_changes = {
+        "status": Status.FAIL,
+        "code": "COMPILE_ERROR",
+        "message": "op.cpp does not compile",
+        "library": None,
+        "library_sha256": None,
+    }
+    verdict = fake_project.verify()
+    assert assert_archived(verdict).exit_code == ExitCode.COMPILATION
+    assert axis(verdict, "build") == (Status.FAIL, "COMPILE_ERROR")
+    assert axis(verdict, "numerics") == (Status.UNVERIFIED, "NOT_REACHED")
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("os._exit(0)", "LOAD_EXITED"),
+        (CRASH, "LOAD_CRASHED"),
+        ("wire.raw(bytes(64)); time.sleep(60)", "LOAD_PROTOCOL_VIOLATION"),
+        ("reply = p.Failed(code='LIBRARY_DOES_NOT_LOAD', message='x: undefined symbol: y')", "LIBRARY_DOES_NOT_LOAD"),
+        ("reply = p.Done()", "PROTOCOL_VIOLATION"),
+        ("reply = change(reply, kernels={'Meta': True})", "NOT_REGISTERED_FOR_DEVICE"),
+        ("reply = change(reply, kernels={'CPU': True})", "NOT_REGISTERED_FOR_DEVICE"),
+        ("reply = change(reply, schema='fixture_double::double(Tensor x, int n) -> Tensor')", "SCHEMA_DIFFERS"),
+    ],
+    ids=["exit-0", "crash", "forged", "undefined-symbol", "another-answer", "no-cpu", "no-meta", "schema"],
+)
+def test_a_library_that_cannot_be_used_ends_the_run_with_3(
+    fake_project: FakeProject, fault: str, code: str
+) -> None:
+    verdict = fake_project.verify({"candidate/load_candidate": fault})
+    assert assert_archived(verdict).exit_code == ExitCode.COMPILATION
+    assert axis(verdict, "build") == (Status.FAIL, code)
+    assert codes(verdict) == [code]
+    assert verdict.correctness is None
+
+
+def test_a_library_that_only_the_contract_worker_cannot_open_is_a_failed_check(
+    fake_project: FakeProject,
+) -> None:
+    verdict = fake_project.verify(
+        {"candidate/load_candidate": f"if state['role'] == 'contract': {CRASH}"}, skip_benchmark=True
+    )
+    assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+    assert axis(verdict, "numerics")[0] is Status.PASS
+    assert axis(verdict, "contract")[0] is Status.FAIL
+
+
+# ---------------------------------------------------------------------------- 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (WRONG, "WRONG_VALUES"),
+        (CRASH, "CRASHED"),
+        ("os._exit(0)", "EXITED"),
+        ("time.sleep(60)", "TIMEOUT"),
+        ("reply = change(reply, outputs=())", "WRONG_OUTPUT_COUNT"),
+        ("reply = change(reply, outputs=(change(reply.outputs[0], shape=(2, 2)),))", "WRONG_SHAPE"),
+        ("reply = change(reply, outputs=(change(reply.outputs[0], dtype='float64'),))", "WRONG_DTYPE"),
+        ("reply = change(reply, outputs=(change(reply.outputs[0], strides=(2,)),))", "WRONG_STRIDES"),
+        (
+            "reply = change(reply, outputs=(change(reply.outputs[0], device='meta', blob=None),))",
+            "WRONG_DEVICE",
+        ),
+        ("reply = change(reply, outputs=(change(reply.outputs[0], aliases_input=0),))", "ALIASES_INPUT"),
+        ("reply = change(reply, outputs=(change(reply.outputs[0], blob=7),))", "PROTOCOL_VIOLATION"),
+        ("payloads = [payloads[0], bytes(len(payloads[1]))]", "INPUT_MUTATED"),
+        ("reply = change(reply, input_blobs=())", "INPUTS_NOT_RETURNED"),
+        ("payloads = [payloads[0][:4], *payloads[1:]]", "NOT_COMPARABLE"),
+        ("reply = p.Raised(types=('ValueError',), message='no', device_lost=False); payloads = []", "RAISED"),
+        ("reply = p.Raised(types=('RuntimeError',), message='lost', device_lost=True); payloads = []", "RAISED"),
+        ("reply = p.Failed(code='TypeError', message='not me'); payloads = []", "WORKER_FAILED"),
+        ("reply = p.Done(); payloads = []", "PROTOCOL_VIOLATION"),
+        ("payloads = [*payloads, bytes(65 << 20)]", "PROTOCOL_VIOLATION"),
+        ("if request.poison == 0x5A: payloads = [bytes(16), payloads[1]]", "NOT_DETERMINISTIC"),
+    ],
+    ids=[
+        "wrong", "crash", "exit-0", "hang", "no-output", "shape", "dtype", "strides", "device", "alias",
+        "missing-blob", "mutated", "inputs-kept", "short-output", "raised", "device-lost", "failed", "another-answer",
+        "too-much", "chance",
+    ],
+)  # fmt: skip
+def test_a_fault_in_one_case_fails_that_case_alone(fake_project: FakeProject, fault: str, code: str) -> None:
+    verdict = fake_project.verify({"candidate/run_case/core_4": fault}, timeout_s=2.0)
+    assert assert_archived(verdict).exit_code == ExitCode.CORRECTNESS
+    failed = case(verdict, "core_4")
+    found = [finding.code for entry in failed.rounds for finding in entry.findings]
+    assert failed.status is Status.FAIL
+    assert code in found, (failed.code, found)
+    others = [case for case in verdict.correctness.cases if case.case_id != "core_4"]  # type: ignore[union-attr]
+    assert [case.status for case in others] == [Status.PASS] * 5
+    assert axis(verdict, "contract")[0] is Status.PASS
+    assert verdict.benchmark is None
+
+
+def test_values_that_are_wrong_with_the_secret_seed_only_are_found(fake_project: FakeProject) -> None:
+    fault = f"state['calls'] = state.get('calls', 0) + 1\nif state['calls'] == 3: {WRONG}"
+    verdict = fake_project.verify({"candidate/run_case/core_4": fault})
+    assert case(verdict, "core_4").code == "WRONG_VALUES"
+    assert [entry.name for entry in case(verdict, "core_4").rounds] == ["fixed", "repeat", "secret"]
+    assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("reply = p.Ran(outputs=(), input_blobs=())", "ILLEGAL_INPUT_ACCEPTED"),
+        ("reply = change(reply, message='something else')", "WRONG_MESSAGE"),
+        ("reply = change(reply, message='')", "WRONG_MESSAGE"),
+        ("reply = change(reply, types=('ValueError', 'Exception'))", "WRONG_EXCEPTION"),
+        (CRASH, "CRASHED"),
+        ("reply = change(reply, device_lost=True)", "DEVICE_LOST"),
+    ],
+    ids=["accepted", "message", "no-message", "exception", "crash", "device-lost"],
+)
+def test_an_illegal_input_must_be_refused_as_the_card_says(
+    fake_project: FakeProject, fault: str, code: str
+) -> None:
+    verdict = fake_project.verify({"candidate/run_case/illegal_odd": fault}, skip_benchmark=True)
+    assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+    assert (case(verdict, "illegal_odd").status, case(verdict, "illegal_odd").code) == (Status.FAIL, code)
+    assert axis(verdict, "numerics")[0] is Status.PASS
+    assert axis(verdict, "contract") == (Status.FAIL, code)
+
+
+def test_a_process_that_a_refusal_spoiled_is_found(fake_project: FakeProject) -> None:
+    spoil = {
+        "candidate/run_case/illegal_odd": "state['spoiled'] = True",
+        "candidate/run_case/core_3": f"if state.get('spoiled'): {WRONG}",
+    }
+    verdict = fake_project.verify(spoil, skip_benchmark=True)
+    assert case(verdict, "core_3").status is Status.PASS
+    assert case(verdict, "illegal_odd").code == "UNUSABLE_AFTER_ILLEGAL"
+
+
+def test_a_refusal_is_not_blamed_for_a_core_case_that_failed_before_it(fake_project: FakeProject) -> None:
+    verdict = fake_project.verify({"candidate/run_case/core_3": WRONG}, skip_benchmark=True)
+    assert case(verdict, "core_3").status is Status.FAIL
+    assert case(verdict, "illegal_odd").status is Status.PASS
+
+
+def test_every_case_may_crash_and_the_run_still_ends(fake_project: FakeProject) -> None:
+    verdict = fake_project.verify({"candidate/run_case": CRASH}, skip_benchmark=True)
+    assert_archived(verdict)
+    assert [case.code for case in verdict.correctness.cases] == ["CRASHED"] * 6  # type: ignore[union-attr]
+    assert verdict.correctness.workers_lost == 6  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------------------- contract answers
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "code"),
+    [
+        ("reply = p.ContractAnswer(results={})", "opcheck.test_schema", "UNANSWERED"),
+        ("reply.results.pop('opcheck.test_faketensor')", "opcheck.test_faketensor", "UNANSWERED"),
+        ("reply.results['opcheck.test_schema'] = 'no'", "opcheck.test_schema", "OPCHECK_TEST_SCHEMA"),
+        ("reply = p.Failed(code='KeyError', message='opcheck')", "opcheck", "CHECK_FAILED_TO_RUN"),
+        ("reply = p.Done()", "opcheck", "CHECK_FAILED_TO_RUN"),
+        (CRASH, "opcheck", "CRASHED"),
+    ],
+    ids=["nothing", "short", "broken", "failed", "another-answer", "crash"],
+)
+def test_a_contract_check_passes_only_when_it_is_answered_whole(
+    fake_project: FakeProject, fault: str, name: str, code: str
+) -> None:
+    source = f"if request.check == 'opcheck': {fault}"
+    verdict = fake_project.verify({"candidate/check_contract": source}, skip_benchmark=True)
+    assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+    checks = {check.name: check for check in verdict.correctness.contract}  # type: ignore[union-attr]
+    assert (checks[name].status, checks[name].code) == (Status.FAIL, code)
+    assert checks["dynamic_shapes"].status is Status.PASS
+    assert axis(verdict, "numerics")[0] is Status.PASS
+
+
+# ---------------------------------------------------------------------------- the card's fault
+
+
+def test_a_reference_that_raises_makes_its_case_invalid_and_no_other(fake_project: FakeProject) -> None:
+    fault = "reply = p.Failed(code='ValueError', message='cannot'); payloads = []"
+    verdict = fake_project.verify({"oracle/make_case/core_4": fault}, skip_benchmark=True)
+    assert (case(verdict, "core_4").status, case(verdict, "core_4").code) == (Status.INVALID, "CASE_NOT_MAKEABLE")
+    assert verdict.attempt.exit_code == 0
+    assert "1 are INVALID" in next(axis.message for axis in verdict.attempt.axes if axis.name == "numerics")  # type: ignore[operator]
+
+
+def test_a_reference_outside_the_cards_own_tolerance_makes_its_case_invalid(fake_project: FakeProject) -> None:
+    fault = "reply = change(reply, reference_within_tolerance=False)"
+    verdict = fake_project.verify({"oracle/make_case/core_4": fault}, skip_benchmark=True)
+    assert case(verdict, "core_4").status is Status.INVALID
+    assert case(verdict, "core_4").code == "REFERENCE_OUTSIDE_TOLERANCE"
+
+
+@pytest.mark.parametrize(
+    "expected", ["()", "(change(reply.expected[0], dtype='complex64'),)"], ids=["nothing", "complex"]
+)
+def test_a_reference_that_returns_what_cannot_be_judged_is_the_cards_fault(
+    fake_project: FakeProject, expected: str
+) -> None:
+    fault = f"if request.expect_values: reply = change(reply, expected={expected})"
+    verdict = fake_project.verify({"oracle/make_case/core_4": fault}, skip_benchmark=True)
+    assert case(verdict, "core_4").code == "CASE_NOT_MAKEABLE"
+    assert verdict.attempt.exit_code == 0
+
+
+def test_a_card_whose_core_cases_are_all_invalid_proves_nothing(fake_project: FakeProject) -> None:
+    fault = "reply = change(reply, reference_within_tolerance=False)"
+    faults = {f"oracle/make_case/core_{n}": fault for n in (3, 4, 5)}
+    verdict = fake_project.verify(faults, skip_benchmark=True)
+    assert axis(verdict, "numerics") == (Status.UNVERIFIED, "NO_EVIDENCE")
+    assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+
+
+# ---------------------------------------------------------------------------- 5 and wrong while timed
+
+
+@pytest.mark.parametrize(
+    ("place", "fault", "code"),
+    [
+        ("time_batch", CRASH, "CRASHED"),
+        ("prepare_timing", CRASH, "CRASHED"),
+        ("prepare_timing", "reply = p.Failed(code='RuntimeError', message='no memory')", "NOT_TIMED"),
+        ("time_batch", "reply = p.Failed(code='RuntimeError', message='no')", "NOT_TIMED"),
+        ("time_batch", "reply = change(reply, samples_us=reply.samples_us[1:])", "SHORT_TRANSCRIPT"),
+        ("time_batch", "reply = change(reply, kept=())", "SHORT_TRANSCRIPT"),
+        ("time_batch", "reply = change(reply, kept=(5,))", "SHORT_TRANSCRIPT"),
+        ("time_batch", "reply = change(reply, kept=(10 ** 30,))", "SHORT_TRANSCRIPT"),
+        ("time_batch", "reply = change(reply, kept=(-1,))", "SHORT_TRANSCRIPT"),
+        ("time_batch", "reply = change(reply, calls_per_sample=0)", "SHORT_TRANSCRIPT"),
+        ("time_batch", "reply = change(reply, calls_per_sample=10 ** 30)", "SHORT_TRANSCRIPT"),
+        (
+            "time_batch",
+            "reply = change(reply, calls_per_sample=reply.calls_per_sample + state['count'])",
+            "SHORT_TRANSCRIPT",
+        ),
+        ("time_batch", "reply = change(reply, samples_us=(-1.0,) * 5)", "NOT_A_TIME"),
+        ("time_batch", "reply = change(reply, samples_us=(0.0,) * 5)", "NOT_A_TIME"),
+        ("time_batch", "reply = change(reply, samples_us=(1e-320,) * 5)", "NOT_A_TIME"),
+        ("time_batch", "reply = change(reply, samples_us=(1e300,) * 5)", "NOT_A_TIME"),
+        ("time_batch", "reply = change(reply, floor_us=-1.0)", "NOT_A_TIME"),
+        ("time_batch", "reply = change(reply, launch_exposed=tuple(range(50)))", "NOT_A_TIME"),
+        ("fetch_timed_output", CRASH, "CRASHED"),
+        ("fetch_timed_output", "reply = p.Done(); payloads = []", "NOT_TIMED"),
+        ("fetch_timed_output", "payloads = [bytes(2 << 20)]", "PROTOCOL_VIOLATION"),
+    ],
+)
+def test_a_candidate_that_cannot_be_timed_ends_with_5(
+    fake_project: FakeProject, place: str, fault: str, code: str
+) -> None:
+    verdict = fake_project.verify({f"candidate/{place}/timed_a": fault})
+    assert assert_archived(verdict).exit_code == ExitCode.BENCHMARK
+    assert axis(verdict, "timing") == (Status.FAIL, code)
+    first, second = verdict.benchmark.cases  # type: ignore[union-attr]
+    assert (first.status, first.stable) == (Status.FAIL, False)
+    # A worker that was lost is replaced: the other case is timed all the same.
+    assert (second.case_id, second.status) == ("timed_b", Status.PASS)
+    assert verdict.attempt.geomean_speedup is None or first.speedup is not None
+
+
+def test_a_timed_case_that_the_card_cannot_make_is_no_fault_of_the_tool(fake_project: FakeProject) -> None:
+    fault = (
+        "if request.key.startswith('timed/'): "
+        "reply = p.Failed(code='ValueError', message='cannot'); payloads = []"
+    )
+    verdict = fake_project.verify({"oracle/make_case": fault})
+    assert verdict.attempt.exit_code == ExitCode.BENCHMARK
+    assert axis(verdict, "timing") == (Status.FAIL, "CASE_NOT_MAKEABLE")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "payloads = [bytes(len(payloads[0]))]",
+        "payloads = [payloads[0][:-4]]",
+        "reply = change(reply, outputs=())",
+        "reply = change(reply, outputs=(change(reply.outputs[0], dtype='float16'),))",
+        "reply = change(reply, outputs=(change(reply.outputs[0], blob=9),))",
+        "reply = change(reply, outputs=(change(reply.outputs[0], blob=None),))",
+    ],
+    ids=["values", "short", "nothing", "dtype", "missing-blob", "no-blob"],
+)
+def test_a_result_that_is_wrong_while_timed_ends_with_4(fake_project: FakeProject, fault: str) -> None:
+    verdict = fake_project.verify({"candidate/fetch_timed_output/timed_b": fault})
+    assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+    assert axis(verdict, "timing") == (Status.FAIL, "TIMED_OUTPUT_WRONG")
+
+
+def test_a_wrong_timed_result_outweighs_an_earlier_crash(fake_project: FakeProject) -> None:
+    verdict = fake_project.verify(
+        {
+            "candidate/time_batch/timed_a": CRASH,
+            "candidate/fetch_timed_output/timed_b": "payloads = [bytes(len(payloads[0]))]",
+        }
+    )
+    assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+
+
+def test_unstable_times_are_a_warning_on_the_cpu(fake_project: FakeProject) -> None:
+    fault = "reply = change(reply, samples_us=tuple(s * state['count'] for s in reply.samples_us))"
+    verdict = fake_project.verify({"candidate/time_batch": fault})
+    assert verdict.attempt.exit_code == 0
+    assert verdict.attempt.benchmark_stable is False
+    assert axis(verdict, "timing") == (Status.UNVERIFIED, "UNSTABLE_ON_CPU")
+
+
+# ---------------------------------------------------------------------------- 6 and baselines
+
+
+def baseline_of(project: FakeProject) -> Path:
+    verdict = project.verify()
+    output = project.root / "baseline.json"
+    from datetime import UTC, datetime
+
+    promote_baseline(verdict.folder, output, now=datetime(2026, 1, 1, tzinfo=UTC))
+    return output
+
+
+SLOWER = "reply = change(reply, samples_us=tuple(1.2 * s for s in reply.samples_us))"
+
+
+def test_equal_times_pass_the_gate(fake_project: FakeProject) -> None:
+    verdict = fake_project.verify(baseline=baseline_of(fake_project))
+    assert verdict.attempt.exit_code == 0
+    assert verdict.regression is not None
+    assert verdict.regression.decision is Decision.PASS
+    assert axis(verdict, "regression")[0] is Status.PASS
+    assert_archived(verdict)
+
+
+def test_a_confirmed_slowdown_ends_with_6(fake_project: FakeProject) -> None:
+    baseline = baseline_of(fake_project)
+    verdict = fake_project.verify({"candidate/time_batch": SLOWER}, baseline=baseline)
+    attempt = assert_archived(verdict)
+    assert attempt.exit_code == ExitCode.REGRESSION
+    assert verdict.regression is not None
+    assert verdict.regression.decision is Decision.FAIL
+    assert "confirmation_benchmark.json" in {file.path for file in attempt.files}
+
+
+def test_a_slowdown_that_the_second_batch_does_not_show_is_a_warning(fake_project: FakeProject) -> None:
+    baseline = baseline_of(fake_project)
+    # Only the first batch's process has run the cases before.
+    faults = {
+        "candidate/run_case": "state['first'] = True",
+        "candidate/time_batch": f"if state.get('first'): {SLOWER}",
+    }
+    verdict = fake_project.verify(faults, baseline=baseline)
+    assert verdict.regression is not None
+    assert verdict.regression.decision is Decision.PASS_WITH_WARNING
+    assert verdict.attempt.exit_code == 0
+
+
+def test_another_suite_is_incomparable_and_that_is_no_pass(fake_project: FakeProject) -> None:
+    baseline = baseline_of(fake_project)
+    fake_project.edit("tasks/double.yaml", "rtol: 1.0e-6", "rtol: 2.0e-6")
+    verdict = fake_project.verify(baseline=baseline)
+    assert verdict.regression is not None
+    assert verdict.regression.decision is Decision.INCOMPARABLE
+    assert axis(verdict, "regression")[0] is Status.UNVERIFIED
+
+
+def test_a_baseline_that_was_changed_by_hand_is_refused(fake_project: FakeProject) -> None:
+    from mini_kv.core.errors import IntegrityError, MiniKvError
+
+    baseline = baseline_of(fake_project)
+    text = baseline.read_text()
+    baseline.write_text(text.replace('"p50_us": 10', '"p50_us": 11', 1))
+    assert baseline.read_text() != text
+    with pytest.raises(MiniKvError) as caught:
+        fake_project.verify(baseline=baseline)
+    assert isinstance(caught.value, IntegrityError | ConfigurationError)
+
+
+# ---------------------------------------------------------------------------- 70
+
+
+@pytest.mark.parametrize("stage", ["_build", "_time"])
+def test_a_stage_that_raises_is_archived_as_the_tools_own_fault(
+    fake_project: FakeProject, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr(pipeline, stage, broken)
+    verdict = fake_project.verify()
+    attempt = assert_archived(verdict)
+    assert attempt.exit_code == ExitCode.INTERNAL
+    assert not attempt.accepted
+    assert codes(verdict) == ["INTERNAL"]
+    assert "surprise" in attempt.findings[0].message
+    assert "Traceback" in attempt.findings[0].evidence[0]
+
+
+def test_a_lost_oracle_ends_the_run_at_once_with_70(fake_project: FakeProject) -> None:
+    # The contract worker is busy for a minute then; nobody waits for it.
+    begun = time.monotonic()
+    verdict = fake_project.verify(
+        {"oracle/make_case/core_5": CRASH, "candidate/check_contract": "time.sleep(60)"}
+    )
+    assert assert_archived(verdict).exit_code == ExitCode.INTERNAL
+    assert codes(verdict) == ["ORACLE_LOST"]
+    assert "SIGSEGV" in verdict.attempt.findings[0].message
+    assert time.monotonic() - begun < 20.0
+
+
+# ---------------------------------------------------------------------------- Ctrl-C
+
+
+def test_ctrl_c_during_correctness_leaves_an_archive_at_once(fake_project: FakeProject) -> None:
+    press_ctrl_c_when(fake_project, lambda event: event.stage == "correctness" and event.detail == "core_4")
+    begun = time.monotonic()
+    verdict = fake_project.verify(
+        {"candidate/run_case/core_4": "time.sleep(60)", "candidate/check_contract": "time.sleep(60)"},
+        timeout_s=60.0,
+    )
+    attempt = assert_archived(verdict)
+    assert (attempt.exit_code, attempt.accepted, attempt.complete) == (130, False, False)
+    assert codes(verdict) == ["INTERRUPTED"]
+    assert time.monotonic() - begun < 20.0
+
+
+def test_ctrl_c_during_the_benchmark_keeps_the_correctness_and_does_not_wait_for_the_batch(
+    fake_project: FakeProject,
+) -> None:
+    press_ctrl_c_when(fake_project, lambda event: event.stage == "benchmark")
+    begun = time.monotonic()
+    verdict = fake_project.verify({"candidate/time_batch": "time.sleep(60)"}, timeout_s=60.0)
+    attempt = assert_archived(verdict)
+    assert (attempt.exit_code, attempt.complete) == (130, False)
+    assert verdict.correctness is not None
+    assert verdict.correctness.status is Status.PASS
+    assert "correctness.json" in {file.path for file in attempt.files}
+    assert time.monotonic() - begun < 20.0
+
+
+# ---------------------------------------------------------------------------- what leaves the judge
+
+
+def test_expected_values_never_enter_the_candidates_process(fake_project: FakeProject, tmp_path: Path) -> None:
+    log = tmp_path / "requests"
+    faults = {
+        f"candidate/{tag}": f"open({str(log)!r}, 'ab').write(p.encode_message(request) + b'\\n')"
+        for tag in ("run_case", "check_contract", "prepare_timing", "time_batch", "load_candidate")
+    }
+    verdict = fake_project.verify(faults)
+    requests = [p.decode_request(line) for line in log.read_bytes().splitlines()]
+    assert {type(request).__name__ for request in requests} >= {"RunCase", "PrepareTiming", "TimeBatch"}
+    text = log.read_text()
+    for seed in verdict.attempt.secret_seeds.values():
+        assert seed not in text
+    assert "fixture_reference" not in text
+
+
+def test_the_packages_own_folder_is_first_on_a_workers_path(tmp_path: Path) -> None:
+    path = pipeline._import_path(tmp_path)
+    assert path[0] == str(Path(mini_kv.__file__).resolve().parent.parent)
+    assert str(tmp_path) in path

@@ -1,0 +1,132 @@
+"""Process trees are found and ended whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from mini_kv.system.processes import (
+    adopt_orphans,
+    children,
+    descendants,
+    kill_descendants,
+    kill_group,
+    sweep_orphans,
+)
+
+SLEEP = "import time; time.sleep(600)"
+# A child in the same group and a grandchild in a session of its own; the pids go to stdout.
+TREE = f"""
+import subprocess, sys
+a = subprocess.Popen([sys.executable, "-Sc", {SLEEP!r}])
+b = subprocess.Popen([sys.executable, "-Sc", {SLEEP!r}], start_new_session=True)
+print(a.pid, b.pid, flush=True)
+import time; time.sleep(600)
+"""
+
+
+def start(source: str, **options: bool) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-Sc", source], stdout=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return stream.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 5.0
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+def tree() -> tuple[subprocess.Popen[str], list[int]]:
+    leader = start(TREE, start_new_session=True)
+    assert leader.stdout is not None
+    return leader, [int(word) for word in leader.stdout.readline().split()]
+
+
+def test_children_and_descendants_are_found_whatever_their_session() -> None:
+    leader, below = tree()
+    try:
+        assert leader.pid in children(os.getpid())
+        assert set(children(leader.pid)) == set(below)
+        assert {leader.pid, *below} <= set(descendants(os.getpid()))
+    finally:
+        kill_descendants(leader.pid)
+        leader.wait()
+
+
+def test_killing_a_tree_reaches_those_that_fled_to_another_session() -> None:
+    leader, below = tree()
+    assert kill_descendants(leader.pid) == 3
+    leader.wait()
+    assert eventually(lambda: not any(map(alive, below)))
+
+
+def test_killing_what_is_gone_is_no_error() -> None:
+    process = start("pass")
+    process.wait()
+    kill_group(process.pid)
+    assert kill_descendants(process.pid) == 0
+    assert descendants(process.pid) == ()
+
+
+def test_a_name_with_parentheses_does_not_hide_a_process() -> None:
+    # Field 2 of /proc/PID/stat is the name in parentheses; ") 1 (" would shift the parent's number.
+    source = f"open('/proc/self/comm', 'w').write(') S 1 ('); print('x', flush=True); {SLEEP}"
+    process = start(source)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.pid in children(os.getpid())
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_orphans_are_adopted_and_swept_and_own_children_are_spared() -> None:
+    assert adopt_orphans()
+    older = children(os.getpid())
+    mine = start(SLEEP)
+    try:
+        parent = start(
+            "import os, sys, time\n"
+            "if os.fork() == 0:\n"
+            "    os.setsid()\n"
+            "    if os.fork() == 0:\n"
+            "        os.close(1)\n"
+            "        time.sleep(600)\n"
+            "    os._exit(0)\n"
+            "os.wait()"
+        )
+        parent.wait()
+        known = frozenset({mine.pid, *older})
+        strays = set(children(os.getpid())) - known
+        assert len(strays) == 1
+        assert sweep_orphans(known) == 1
+        assert not any(map(alive, strays))
+        assert alive(mine.pid)
+        assert sweep_orphans(known) == 0
+    finally:
+        mine.kill()
+        mine.wait()
+
+
+def test_a_swept_process_that_ignores_signals_is_gone() -> None:
+    adopt_orphans()
+    source = f"import signal; signal.pthread_sigmask(0, range(1, 65)); print('x', flush=True); {SLEEP}"
+    process = start(source, start_new_session=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    os.kill(process.pid, signal.SIGTERM)
+    assert kill_descendants(process.pid) == 1
+    assert process.wait(5) == -signal.SIGKILL
