@@ -283,6 +283,9 @@ def _environment(scratch: Path) -> dict[str, str]:
     home = str(scratch)
     return kept | {
         "HOME": home,
+        # A caged worker's user id is in no password file, where torch would look for a name.
+        "USER": "candidate",
+        "LOGNAME": "candidate",
         "TMPDIR": home,
         "XDG_CACHE_HOME": home,
         "TORCHINDUCTOR_CACHE_DIR": f"{home}/inductor",
