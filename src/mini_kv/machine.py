@@ -285,15 +285,7 @@ def isolation_line(isolation: Isolation) -> DoctorLine:
 def isolation_lines(facts: IsolationFacts) -> tuple[DoctorLine, ...]:
     """Say what candidates can be shut in with; less isolation is a note, never a failure."""
     weaker = "candidates run with less isolation"
-    if facts.bubblewrap is None:
-        bubblewrap = _line("bubblewrap", "note", "not found", f"install bubblewrap; without it {weaker}")
-    elif not facts.bubblewrap_works:
-        advice = f"allow unprivileged namespaces; without them {weaker}"
-        bubblewrap = _line("bubblewrap", "note", f"{facts.bubblewrap} does not work here", advice)
-    else:
-        bubblewrap = _ok("bubblewrap", facts.bubblewrap)
     return (
-        bubblewrap,
         _ok("landlock", f"ABI {facts.landlock_abi}")
         if facts.landlock_abi
         else _line("landlock", "note", "not in this kernel", f"use Linux 5.13 or newer; without it {weaker}"),
