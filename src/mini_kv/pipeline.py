@@ -36,9 +36,9 @@ from mini_kv.core.results import (
 from mini_kv.core.verdict import axes_of, exit_code_of, isolation_axis
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.files import sha256_file
-from mini_kv.system.gpu import GpuReport, read_gpus
+from mini_kv.system.gpu import GpuReport, open_nvml, read_gpus
 from mini_kv.system.machine import usable_cpus
-from mini_kv.system.processes import adopt_orphans
+from mini_kv.system.processes import adopt_orphans, descendants
 from mini_kv.system.sandbox.cage import Cage, build_cage
 from mini_kv.system.sandbox.kernel import guard_memory
 from mini_kv.system.toolchain import Toolchain, find_toolchain
@@ -127,7 +127,7 @@ def verify(request: VerifyRequest, progress: Progress) -> Verdict:
         except MiniKvError as error:
             evidence.fault = error.exit_code
             evidence.findings.append(Finding(code=error.code, message=error.message))
-        except Exception as error:  # archived first, then reported as the tool's own fault
+        except Exception as error:  # noqa: BLE001 - archived first, then reported as our own
             evidence.fault = ExitCode.INTERNAL
             evidence.findings.append(_own_fault(error))
         attempt = _archive(request, inputs, evidence, writer, time.monotonic() - started)
@@ -282,9 +282,14 @@ def _build(inputs: _Inputs, progress: Progress) -> Build:
 
 
 def _time(inputs: _Inputs, crew: _Crew, request: VerifyRequest, progress: Progress) -> Benchmark:
-    return benchmark.run_benchmark(
-        crew.timed(inputs, request.timeout_s), device_lock(inputs.device, inputs.gpus), progress
-    )
+    with open_nvml(os.environ) as nvml:
+        return benchmark.run_benchmark(
+            crew.timed(inputs, request.timeout_s),
+            device_lock(inputs.device, inputs.gpus),
+            progress,
+            read=lambda: nvml.telemetry(0) if nvml is not None and inputs.device == "cuda" else None,
+            own_processes=lambda: frozenset(descendants(os.getpid())),
+        )
 
 
 def _compare(request: VerifyRequest, inputs: _Inputs, evidence: _Evidence, progress: Progress) -> Regression:
@@ -374,7 +379,6 @@ class _Crew:
             gpu=inputs.gpus.gpus[0] if inputs.device == "cuda" else None,
             timeout_s=timeout_s,
             chooser=random.SystemRandom(),
-            telemetry=tuple,
         )
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mini_kv.benchmark.cases import TimedCase, TimedSubject, finish_case, take_case
 from mini_kv.benchmark.ceilings import peak_bytes_per_us
-from mini_kv.benchmark.cases import TimedSubject, time_case
+from mini_kv.benchmark.telemetry import Watch, no_readings
 from mini_kv.core import protocol as p
 from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import InternalError
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import Benchmark, BenchmarkCase, Finding, Status
+from mini_kv.core.results import Benchmark, BenchmarkCase, Status, Telemetry
 from mini_kv.core.statistics import geometric_mean
 from mini_kv.system.files import exclusive_lock
 
@@ -20,15 +21,23 @@ __all__ = ["TIMER_PLAN", "TimedSubject", "run_benchmark"]
 
 # Part of the environment key: times taken under different plans are not comparable.
 TIMER_PLAN = {
-    "cuda": "event pair a call; 20 calls behind a delay kernel; cold = 2 x L2 overwritten outside the pair; v1",
-    "cpu": "perf_counter_ns; calls a sample chosen to last at least 1 ms; inputs rotate; one torch thread; v1",
+    "cuda": "event pair a call; 20 calls behind a delay kernel; cold: 2 x L2 overwritten outside; v2",
+    "cpu": "perf_counter_ns; calls a sample for at least 1 ms; inputs rotate; one torch thread; v2",
 }
 _LOCK_TIMEOUT_S = 3600.0
 
 
-def run_benchmark(subject: TimedSubject, lock: Path, progress: Progress) -> Benchmark:
+def run_benchmark(
+    subject: TimedSubject,
+    lock: Path,
+    progress: Progress,
+    *,
+    read: Callable[[], Telemetry | None] = no_readings,
+    own_processes: Callable[[], frozenset[int]] = frozenset,
+) -> Benchmark:
     """Time every case of the card's plan while holding the device lock ``lock``.
 
+    ``read`` reads the measured GPU's clocks and processes, ``own_processes`` names this run's workers.
     Raises ``InternalError`` when the oracle is lost or the lock cannot be had; the candidate's faults
     are in the record.
     """
@@ -39,11 +48,16 @@ def run_benchmark(subject: TimedSubject, lock: Path, progress: Progress) -> Benc
             raise InternalError(
                 "DEVICE_BUSY", f"another measurement held the device for more than {_LOCK_TIMEOUT_S:g} s"
             )
+        watch = Watch(read, own_processes)
         timer = _measure_timer(subject)
-        cases: list[BenchmarkCase] = []
+        taken: list[TimedCase] = []
         for case_id in plan.case_ids:
-            progress(Event(stage="benchmark", done=len(cases), total=len(plan.case_ids), detail=case_id))
-            cases.append(time_case(subject, subject.card.case(case_id), timer))
+            progress(Event(stage="benchmark", done=len(taken), total=len(plan.case_ids), detail=case_id))
+            watch.look()
+            taken.append(take_case(subject, subject.card.case(case_id)))
+            watch.look()
+        # CUPTI, once attached to a process, may slow its launches: every sample comes first.
+        cases = [watch.judge(finish_case(subject, timed, timer)) for timed in taken]
     progress(Event(stage="benchmark", done=len(cases), total=len(cases), detail="done"))
     return Benchmark(
         schema_version=SCHEMA_VERSION,
@@ -58,7 +72,7 @@ def run_benchmark(subject: TimedSubject, lock: Path, progress: Progress) -> Benc
         copy_gb_per_s=timer.copy_gb_per_s,
         peak_gb_per_s=None if subject.gpu is None else _gb_per_s(peak_bytes_per_us(subject.gpu)),
         l2_bytes=timer.l2_bytes,
-        telemetry=_telemetry(subject),
+        telemetry=watch.readings,
         elapsed_s=round(time.monotonic() - started, 4),
     )
 
@@ -89,7 +103,3 @@ def _geomean(cases: Sequence[BenchmarkCase]) -> float | None:
 
 def _gb_per_s(bytes_per_us: float | None) -> float | None:
     return None if bytes_per_us is None else bytes_per_us / 1e3
-
-
-def _telemetry(subject: TimedSubject) -> tuple[Finding, ...]:
-    return tuple(subject.telemetry())

@@ -38,9 +38,8 @@ def _lines(stream: TextIO) -> Progress:
 @contextmanager
 def _bars(stream: TextIO) -> Iterator[Progress]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
 
     columns = (
         TextColumn("{task.description:<12}"),

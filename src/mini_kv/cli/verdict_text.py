@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from mini_kv.core.device_code import remarks
 from mini_kv.core.record import to_builtins, to_json
@@ -50,6 +50,11 @@ def _summary(case: BenchmarkCase) -> dict[str, object]:
         "speedup": case.speedup,
         "gb_per_s": case.gb_per_s,
         "percent_of_copy_bandwidth": case.percent_of_copy_bandwidth,
+        "kernel_speedup": case.kernel_speedup,
+        "candidate_kernel_us": case.candidate_kernel.kernel_us if case.candidate_kernel else None,
+        "reference_kernel_us": case.reference_kernel.kernel_us if case.reference_kernel else None,
+        "outside_us": case.outside_us,
+        "timing_trust": case.timing_trust,
         "candidate": side(case.candidate),
         "reference": side(case.reference),
         "findings": [to_builtins(finding) for finding in case.findings],
@@ -59,16 +64,15 @@ def _summary(case: BenchmarkCase) -> dict[str, object]:
 def as_text(verdict: Verdict) -> str:
     """Return the verdict for a terminal of 100 columns."""
     attempt = verdict.attempt
+    candidate = f"{attempt.candidate_id} {attempt.candidate_version}"
     lines = [
-        f"{attempt.task_id} {attempt.operator_version}   candidate {attempt.candidate_id} "
-        f"{attempt.candidate_version}   on {attempt.device}",
+        f"{attempt.task_id} {attempt.operator_version}   candidate {candidate}   on {attempt.device}",
         "",
     ]
     for axis in attempt.axes:
-        text = f"  {axis.name:<11} {axis.status.value:<11} {_clip(axis.message or _build_remark(verdict, axis.name))}"
-        lines.append(text.rstrip())
-    for finding in attempt.findings:
-        lines.append(f"  {finding.code}: {_clip(finding.message, 500)}")
+        remark = _clip(axis.message or _build_remark(verdict, axis.name))
+        lines.append(f"  {axis.name:<11} {axis.status.value:<11} {remark}".rstrip())
+    lines += [f"  {finding.code}: {_clip(finding.message, 500)}" for finding in attempt.findings]
     lines += _compiler_lines(verdict) + _device_code_lines(verdict)
     lines += _failure_lines(verdict) + _timing_lines(verdict)
     word = "ACCEPTED" if attempt.accepted else "NOT ACCEPTED"
@@ -139,42 +143,70 @@ def _case_line(case: CaseResult) -> str:
     return f"  {case.case_id} [{rounds}] {case.code}: {_clip(case.message)}"
 
 
+# Column heads and widths of the table of times: 98 columns in all.
+_COLUMNS = (
+    ("case", 24),
+    ("P50 us", 9),
+    ("net us", 9),
+    ("kernel", 9),
+    ("ref P50", 9),
+    ("speedup", 8),
+    ("GB/s", 7),
+    ("% copy", 6),
+)
+
+
 def _timing_lines(verdict: Verdict) -> list[str]:
     benchmark = verdict.benchmark
     if benchmark is None:
         return []
-    head = f"  {'case':<26} {'P50 us':>10} {'net us':>10} {'ref P50':>10} {'speedup':>8} {'GB/s':>8} {'% copy':>7}  quality"
-    lines = ["", f"times ({benchmark.cache} cache, {benchmark.timer.split(';')[0]}):", head]
+    lines = [
+        "",
+        f"times ({benchmark.cache} cache, {benchmark.timer.split(';')[0]}):",
+        _table_row([head for head, _ in _COLUMNS], "quality"),
+    ]
     for case in benchmark.cases:
-        lines.append(_timing_row(case))
+        lines.append(_table_row(_timing_cells(case), _quality(case)))
         lines += [f"      {finding.code}: {_clip(finding.message)}" for finding in case.findings]
     if benchmark.geomean_speedup is not None:
         lines.append(f"  geometric mean speedup over the reference: {benchmark.geomean_speedup:.3f}x")
     return lines
 
 
-def _timing_row(case: BenchmarkCase) -> str:
+def _table_row(cells: Sequence[str], last: str) -> str:
+    first, *numbers = cells
+    padded = [f"{first:<{_COLUMNS[0][1]}}"]
+    padded += [f"{cell:>{width}}" for cell, (_, width) in zip(numbers, _COLUMNS[1:], strict=True)]
+    return "  " + " ".join(padded) + f"  {last}"
+
+
+def _quality(case: BenchmarkCase) -> str:
+    if case.stable:
+        return "stable"
+    return "UNSTABLE" if case.status is Status.PASS else "FAILED"
+
+
+def _timing_cells(case: BenchmarkCase) -> list[str]:
     def number(value: float | None, digits: int) -> str:
         return "-" if value is None else f"{value:.{digits}f}"
 
-    candidate, reference = case.candidate, case.reference
-    cells = (
-        f"{case.case_id:<26}",
-        f"{number(candidate.p50_us if candidate else None, 2):>10}",
-        f"{number(candidate.net_p50_us if candidate else None, 2):>10}",
-        f"{number(reference.p50_us if reference else None, 2):>10}",
-        f"{number(case.speedup, 3):>8}",
-        f"{number(case.gb_per_s, 1):>8}",
-        f"{number(case.percent_of_copy_bandwidth, 1):>7}",
-    )
-    word = "stable" if case.stable else "UNSTABLE" if case.status is Status.PASS else "FAILED"
-    return "  " + " ".join(cells) + f"  {word}"
+    candidate, reference, kernel = case.candidate, case.reference, case.candidate_kernel
+    return [
+        case.case_id,
+        number(candidate.p50_us if candidate else None, 2),
+        number(candidate.net_p50_us if candidate else None, 2),
+        number(kernel.kernel_us if kernel else None, 2),
+        number(reference.p50_us if reference else None, 2),
+        number(case.speedup, 3),
+        number(case.gb_per_s, 1),
+        number(case.percent_of_copy_bandwidth, 1),
+    ]
 
 
 def as_junit(verdict: Verdict) -> str:
     """Return JUnit XML: one test case a card case, contract check and axis."""
     attempt = verdict.attempt
-    suite = ElementTree.Element("testsuite", name=f"mini-kv.{attempt.task_id}.{attempt.candidate_id}")
+    suite = ET.Element("testsuite", name=f"mini-kv.{attempt.task_id}.{attempt.candidate_id}")
     for axis in attempt.axes:
         _junit_case(suite, "axis", axis.name, axis.status, axis.code, axis.message, 0.0)
     if verdict.correctness is not None:
@@ -188,12 +220,12 @@ def as_junit(verdict: Verdict) -> str:
     suite.set("errors", str(len(suite.findall("testcase/error"))))
     suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
     suite.set("time", f"{attempt.elapsed_s:.3f}")
-    ElementTree.indent(suite)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+    ET.indent(suite)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
 
 
 def _junit_case(
-    suite: ElementTree.Element,
+    suite: ET.Element,
     group: str,
     name: str,
     status: Status,
@@ -201,7 +233,7 @@ def _junit_case(
     message: str | None,
     elapsed_s: float,
 ) -> None:
-    entry = ElementTree.SubElement(
+    entry = ET.SubElement(
         suite, "testcase", classname=f"{suite.get('name')}.{group}", name=name, time=f"{elapsed_s:.3f}"
     )
     kinds = {
@@ -217,7 +249,7 @@ def _junit_case(
         text = "".join(
             character for character in message or "" if character.isprintable() or character == "\n"
         )
-        ElementTree.SubElement(entry, kind, message=f"{code or status.value}: {text[:2000]}")
+        ET.SubElement(entry, kind, message=f"{code or status.value}: {text[:2000]}")
 
 
 def as_markdown(verdict: Verdict) -> str:
@@ -233,13 +265,9 @@ def as_markdown(verdict: Verdict) -> str:
         ),
     ]
     if verdict.benchmark is not None:
-        rows = [tuple(_timing_row(case).split()) for case in verdict.benchmark.cases]
-        lines += [
-            "",
-            *_markdown_table(
-                ("case", "P50 us", "net us", "ref P50", "speedup", "GB/s", "% copy", "quality"), rows
-            ),
-        ]
+        head = [*(name for name, _ in _COLUMNS), "quality"]
+        rows = [[*_timing_cells(case), _quality(case)] for case in verdict.benchmark.cases]
+        lines += ["", *_markdown_table(head, rows)]
     failures = [line for line in _failure_lines(verdict) if line]
     if failures:
         lines += ["", "```text", *failures, "```"]

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from mini_kv.core.card import DeviceKind, ParamValue, Tolerance
 from mini_kv.core.record import Record
-from mini_kv.core.results import Numerics
+from mini_kv.core.results import KernelWitness, Numerics
 from mini_kv.core.tensors import Argument, OutputSpec
 
 MAGIC = b"mkv1"
@@ -57,6 +57,28 @@ class TimeBatch(Record, frozen=True, kw_only=True, tag="time_batch"):
     iterations: int
     calls_per_sample: int
     cache: Literal["cold", "hot"]
+
+
+class WitnessKernels(Record, frozen=True, kw_only=True, tag="witness_kernels"):
+    """Trace ``calls`` calls of the prepared case with CUPTI (CUDA only)."""
+
+    case_id: str
+    calls: Annotated[int, Meta(ge=1)]
+    cache: Literal["cold", "hot"]
+
+
+class PrepareRepeats(Record, frozen=True, kw_only=True, tag="prepare_repeats"):
+    """Make ready to make ``calls`` calls of the prepared case at one word."""
+
+    case_id: str
+    calls: Annotated[int, Meta(ge=1)]
+
+
+class RunRepeats(Record, frozen=True, kw_only=True, tag="run_repeats"):
+    """Make them and answer when they are done; the judge looks at its own clock."""
+
+    case_id: str
+    calls: Annotated[int, Meta(ge=1)]
 
 
 class MeasureTimer(Record, frozen=True, kw_only=True, tag="measure_timer"):
@@ -160,6 +182,9 @@ Request = (
     | PrepareTiming
     | TimeBatch
     | MeasureTimer
+    | WitnessKernels
+    | PrepareRepeats
+    | RunRepeats
     | DropTiming
     | LoadReference
     | MakeCase
@@ -273,6 +298,12 @@ class TimerMeasured(Record, frozen=True, kw_only=True, tag="timer_measured"):
     l2_bytes: int | None
 
 
+class KernelsWitnessed(Record, frozen=True, kw_only=True, tag="kernels_witnessed"):
+    """Answer to WitnessKernels."""
+
+    witness: KernelWitness
+
+
 class Timed(Record, frozen=True, kw_only=True, tag="timed"):
     """Answer to TimeBatch; exposed samples and samples whose output is kept are given by index."""
 
@@ -303,6 +334,7 @@ Reply = (
     | Raised
     | ContractAnswer
     | TimerMeasured
+    | KernelsWitnessed
     | Timed
     | TimedOutput
 )

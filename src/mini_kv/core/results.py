@@ -215,8 +215,10 @@ class Correctness(Record, frozen=True, kw_only=True):
 class Series(Record, frozen=True, kw_only=True):
     """Raw samples of one side and case, in the order taken, and what follows from them.
 
-    ``samples_us[r][i]`` is sample ``i`` of repeat ``r``. ``net_p50_us`` is ``p50_us`` less this
-    process's own empty-call floor. ``robust_cv`` is SPEC 6's: of the repeat P50s, with the tick floor.
+    ``samples_us[r][i]`` is sample ``i`` of repeat ``r``. ``floor_us`` is what this process's timer adds
+    to a call: on CUDA its empty event pair less the empty kernel's own device time, on the CPU the loop
+    and an empty call. ``net_p50_us`` is ``p50_us`` less that. ``robust_cv`` is of the repeats' P50s and
+    never below what the clock's tick leaves unknown.
     """
 
     samples_us: tuple[tuple[float, ...], ...]
@@ -238,6 +240,46 @@ class Series(Record, frozen=True, kw_only=True):
     robust_cv_p95: float
 
 
+class KernelSeen(Record, frozen=True, kw_only=True):
+    """One kernel, copy or fill the device ran inside the traced calls."""
+
+    name: str
+    launches_per_call: float
+    median_us: float
+
+
+class KernelWitness(Record, frozen=True, kw_only=True):
+    """Device-side times by CUPTI: per traced call the union of all its activities, on any stream.
+
+    ``marker_us`` is an empty kernel's own device time, the part of the event floor that is kernel.
+    """
+
+    kernel_us: float
+    samples_us: tuple[float, ...]
+    marker_us: float
+    kernels: tuple[KernelSeen, ...]
+
+
+class Telemetry(Record, frozen=True, kw_only=True):
+    """One reading of one GPU. ``None`` where the driver does not tell.
+
+    ``process_ids`` are all that hold a compute context, this run's own workers among them; inside a
+    container they may be the host's numbers or missing.
+    """
+
+    index: int
+    sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    temperature_c: int | None
+    power_w: float | None
+    utilization_percent: int | None
+    throttle_reasons: tuple[str, ...]
+    process_ids: tuple[int, ...]
+
+
+TimingTrust = Literal["verified", "bounded", "unverified"]
+
+
 class BenchmarkCase(Record, frozen=True, kw_only=True):
     """One timed case. ``stable`` is the quality gate's word; ``findings`` says why not."""
 
@@ -255,6 +297,11 @@ class BenchmarkCase(Record, frozen=True, kw_only=True):
     gflop_per_s: float | None
     percent_of_copy_bandwidth: float | None
     floor_bound_us: float | None
+    candidate_kernel: KernelWitness | None
+    reference_kernel: KernelWitness | None
+    kernel_speedup: float | None
+    outside_us: float | None
+    timing_trust: TimingTrust
     checked_outputs: int
     tries: int
     batch_order: tuple[str, ...]
@@ -275,7 +322,7 @@ class Benchmark(Record, frozen=True, kw_only=True):
     copy_gb_per_s: float | None
     peak_gb_per_s: float | None
     l2_bytes: int | None
-    telemetry: tuple[Finding, ...]
+    telemetry: tuple[Telemetry, ...]
     elapsed_s: float
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard
+from mini_kv.core.profile import Profile, ProfileComparison
 from mini_kv.core.record import Record
 from mini_kv.core.results import (
     ArtifactIndex,
@@ -41,6 +42,8 @@ RECORDS: Mapping[str, type[Record]] = types.MappingProxyType(
         "artifact_index": ArtifactIndex,
         "leaderboard": Leaderboard,
         "baseline": Baseline,
+        "profile": Profile,
+        "profile_comparison": ProfileComparison,
     }
 )
 

@@ -23,7 +23,12 @@ from mini_kv.core.results import (
 )
 
 INTERRUPTED_EXIT_CODE = 130
-WRONG_WHILE_TIMED = "TIMED_OUTPUT_WRONG"
+# A timed call that gave a wrong result is no benchmark problem; a claim that the judge's own clock
+# contradicts is no honest time.
+TIMING_EXIT_CODES = {
+    "TIMED_OUTPUT_WRONG": ExitCode.CORRECTNESS,
+    "CLOCK_CONTRADICTS": ExitCode.INTEGRITY,
+}
 
 
 def axes_of(
@@ -58,7 +63,7 @@ def exit_code_of(axes: Sequence[Axis], fault: ExitCode | None, interrupted: bool
             return ExitCode.CORRECTNESS
     timing = status["timing"]
     if timing.status is Status.FAIL:
-        return ExitCode.CORRECTNESS if timing.code == WRONG_WHILE_TIMED else ExitCode.BENCHMARK
+        return TIMING_EXIT_CODES.get(timing.code or "", ExitCode.BENCHMARK)
     if status["regression"].status is Status.FAIL:
         return ExitCode.REGRESSION
     return ExitCode.ACCEPTED
@@ -67,7 +72,9 @@ def exit_code_of(axes: Sequence[Axis], fault: ExitCode | None, interrupted: bool
 def isolation_axis(isolation: Isolation) -> Axis:
     """Return how far the candidate was shut off; PASS where it could read and reach nothing of the judge's."""
     missing = "; ".join(f"no {one.name} ({one.reason})" for one in isolation.missing)
-    message = f"{isolation.level.value}: {LEVEL_MEANING[isolation.level]}" + (f"; {missing}" if missing else "")
+    message = f"{isolation.level.value}: {LEVEL_MEANING[isolation.level]}" + (
+        f"; {missing}" if missing else ""
+    )
     if isolation.level.reaches(IsolationLevel.CONFINED):
         return _axis("isolation", Status.PASS, None, message)
     return _axis("isolation", Status.UNVERIFIED, "WEAK_ISOLATION", message)
@@ -140,17 +147,22 @@ def _timing_axis(benchmark: Benchmark | None, skipped: bool) -> Axis:
     ]
     if faults:
         # A wrong result weighs more than a time that cannot be trusted, whichever came first.
-        wrong = [fault for fault in faults if fault[1].code == WRONG_WHILE_TIMED]
+        wrong = [fault for fault in faults if fault[1].code in TIMING_EXIT_CODES]
         case_id, finding = (wrong or faults)[0]
         return _axis("timing", Status.FAIL, finding.code, f"'{case_id}': {finding.message}")
     unstable = [case for case in benchmark.cases if not case.stable]
     if benchmark.status is not Status.PASS:
         names = ", ".join(case.case_id for case in unstable) or "every case"
         return _axis("timing", Status.FAIL, "UNSTABLE", f"the quality gate was missed by {names}")
-    message = "the times come from the candidate's own process; no outside clock has bounded them"
     if unstable:
         message = f"{len(unstable)} of {len(benchmark.cases)} cases are unstable (a warning on the CPU)"
-    return _axis("timing", Status.UNVERIFIED, "UNSTABLE_ON_CPU" if unstable else "NOT_BOUNDED", message)
+        return _axis("timing", Status.UNVERIFIED, "UNSTABLE_ON_CPU", message)
+    levels = {case.timing_trust for case in benchmark.cases}
+    if "unverified" in levels:
+        message = "no clock outside the candidate's process could bound the times"
+        return _axis("timing", Status.UNVERIFIED, "TIME_UNVERIFIED", message)
+    level = "bounded" if "bounded" in levels else "verified"
+    return _axis("timing", Status.PASS, None, f"{len(benchmark.cases)} cases stable, times {level}")
 
 
 def _regression_axis(regression: Regression | None) -> Axis:

@@ -59,7 +59,7 @@ def grade_form(
         return (
             Finding(
                 code="WRONG_OUTPUT_COUNT",
-                message=f"the operator returned {len(outputs)} tensors; the reference returns {len(expected)}",
+                message=f"the operator returned {len(outputs)} tensors; the reference {len(expected)}",
             ),
         )
     findings: list[Finding] = []

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mini_kv.core.record import Record
-from mini_kv.core.results import GpuFacts
+from mini_kv.core.results import GpuFacts, Telemetry
 
 THROTTLE_REASONS = {
     0x0000_0000_0000_0004: "software power cap",
@@ -37,23 +37,6 @@ class GpuReport(Record, frozen=True, kw_only=True):
 
 
 NO_GPUS = GpuReport(driver=None, cuda_driver=None, gpus=())
-
-
-class Telemetry(Record, frozen=True, kw_only=True):
-    """One reading of one GPU. ``None`` where the driver does not tell.
-
-    ``process_ids`` are all that hold a compute context, this run's own workers among them; inside a
-    container they may be the host's numbers or missing.
-    """
-
-    index: int
-    sm_clock_mhz: int | None
-    memory_clock_mhz: int | None
-    temperature_c: int | None
-    power_w: float | None
-    utilization_percent: int | None
-    throttle_reasons: tuple[str, ...]
-    process_ids: tuple[int, ...]
 
 
 class Nvml:

@@ -42,6 +42,20 @@ def descendants(parent: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def cpu_time_ns(process: int) -> int | None:
+    """Return the CPU time all living threads of a process have used, by the kernel's own account.
+
+    ``None`` where the kernel does not tell (the process is gone, or schedstat is not built in).
+    """
+    total = 0
+    try:
+        for task in os.scandir(f"/proc/{process}/task"):
+            total += int(Path(task.path, "schedstat").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    return total
+
+
 def kill_group(leader: int) -> None:
     """Send SIGKILL to a process group; one that is gone is fine."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -64,7 +64,15 @@ class Candidate:
                 sets = [import_arguments(arguments, payloads) for arguments in request.argument_sets]
                 self._timing().prepare(request.case_id, self._need(), sets)
                 return p.Done(), ()
-            case p.TimeBatch() | p.MeasureTimer() | p.DropTiming() | p.FetchTimedOutput():
+            case (
+                p.TimeBatch()
+                | p.MeasureTimer()
+                | p.WitnessKernels()
+                | p.PrepareRepeats()
+                | p.RunRepeats()
+                | p.DropTiming()
+                | p.FetchTimedOutput()
+            ):
                 return self._timing().answer(request)
             case _:
                 raise ValueError(f"a candidate worker does not answer {type(request).__name__}")
@@ -139,7 +147,7 @@ class Candidate:
                 self._synchronize()
             outputs = as_outputs(result)
             specs, output_payloads = describe_outputs(outputs, arguments)
-        except BaseException as error:  # the operator may raise anything, SystemExit included
+        except BaseException as error:  # noqa: BLE001 - an operator may raise anything
             return self._raised(error), ()
         after = [storage_bytes(tensor) for tensor in _storages(request, arguments)]
         first = len(output_payloads)
@@ -162,7 +170,7 @@ class Candidate:
     def _device_works(self) -> bool:
         try:
             return float(torch.ones(2, device=self._device).sum().item()) == 2.0
-        except Exception:  # any error here says the same: the device is gone for this process
+        except Exception:  # noqa: BLE001 - any error says the same: the device is gone
             return False
 
     def _check(self, request: p.CheckContract, payloads: Sequence[bytearray]) -> p.Reply:

@@ -44,7 +44,7 @@ def _sentence(error: BaseException) -> str:
 def _guarded(action: Callable[[], str | None]) -> str | None:
     try:
         return action()
-    except Exception as error:  # whatever the operator or torch raises is the answer
+    except Exception as error:  # noqa: BLE001 - whatever is raised is the answer
         return _sentence(error)
 
 

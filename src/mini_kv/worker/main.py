@@ -83,7 +83,7 @@ def main(role: str, descriptor: int, parent: int) -> None:
             reply, answer_payloads = worker.answer(request, payloads)
             header = encode_message(reply)
         # The one broad except of this process. A card's reference that calls sys.exit is met here too.
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
             header, answer_payloads = encode_message(_failure(error)), ()
         channel.send(header, answer_payloads)
 

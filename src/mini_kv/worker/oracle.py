@@ -68,7 +68,14 @@ class Oracle:
                 sets = [self._kept[key].arguments for key in request.keys]
                 self._timing().prepare(request.case_id, self._need(self._reference), sets)
                 return p.Done(), ()
-            case p.TimeBatch() | p.MeasureTimer() | p.DropTiming():
+            case (
+                p.TimeBatch()
+                | p.MeasureTimer()
+                | p.WitnessKernels()
+                | p.PrepareRepeats()
+                | p.RunRepeats()
+                | p.DropTiming()
+            ):
                 return self._timing().answer(request)
             case _:
                 raise ValueError(f"the oracle does not answer {type(request).__name__}")

@@ -9,16 +9,31 @@ import torch
 
 from mini_kv.core import protocol as p
 from mini_kv.worker.channel import Payload
+from mini_kv.worker.repeats import Repeats
 from mini_kv.worker.storage import as_outputs, describe_outputs
 from mini_kv.worker.timing import CudaTimer, timer_for
 
 Call = Callable[..., object]
+TimingRequest = (
+    p.TimeBatch
+    | p.MeasureTimer
+    | p.WitnessKernels
+    | p.PrepareRepeats
+    | p.RunRepeats
+    | p.DropTiming
+    | p.FetchTimedOutput
+)
+
+
+def _leave_cache(_: int) -> None:
+    return None
 
 
 @dataclass(kw_only=True)
 class _Prepared:
     call: Call
     sets: list[Sequence[object]]
+    repeats: Repeats
     outputs: dict[int, object] = field(default_factory=dict)
     calls_per_sample: int = 1
 
@@ -27,22 +42,33 @@ class TimedCases:
     """The timed cases of one process, by case id."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._timer = timer_for(device)
         self._cases: dict[str, _Prepared] = {}
 
     def prepare(self, case_id: str, call: Call, sets: Sequence[Sequence[object]]) -> None:
         """Make a case ready to be timed with rotating argument sets."""
-        self._cases[case_id] = _Prepared(call=call, sets=list(sets))
+        self._cases[case_id] = _Prepared(
+            call=call, sets=list(sets), repeats=Repeats(call, sets, self._device)
+        )
 
-    def answer(
-        self, request: p.TimeBatch | p.MeasureTimer | p.DropTiming | p.FetchTimedOutput
-    ) -> tuple[p.Reply, Sequence[Payload]]:
+    def answer(self, request: TimingRequest) -> tuple[p.Reply, Sequence[Payload]]:
         """Carry out one timing request; raises ``KeyError`` for a case that was not prepared."""
         match request:
             case p.TimeBatch():
                 return self._batch(request), ()
             case p.MeasureTimer():
                 return self._measure(request), ()
+            case p.WitnessKernels():
+                return self._witness(request), ()
+            case p.PrepareRepeats():
+                with torch.no_grad():
+                    self._cases[request.case_id].repeats.prepare(request.calls)
+                return p.Done(), ()
+            case p.RunRepeats():
+                with torch.no_grad():
+                    self._cases[request.case_id].repeats.run(request.calls)
+                return p.Done(), ()
             case p.DropTiming():
                 self._cases.pop(request.case_id, None)
                 return p.Done(), ()
@@ -71,6 +97,16 @@ class TimedCases:
             floor_us=batch.floor_us,
             tick_us=batch.tick_us,
         )
+
+    def _witness(self, request: p.WitnessKernels) -> p.KernelsWitnessed:
+        if not isinstance(self._timer, CudaTimer):
+            raise ValueError("kernels are witnessed on CUDA only")
+        from mini_kv.worker.witness import witness
+
+        case = self._cases[request.case_id]
+        clear = self._timer.clear_cache if request.cache == "cold" else _leave_cache
+        with torch.no_grad():
+            return p.KernelsWitnessed(witness=witness(case.call, case.sets, request.calls, clear))
 
     def _measure(self, request: p.MeasureTimer) -> p.TimerMeasured:
         floor_us, tick = self._timer.floor(request.cache)

@@ -11,11 +11,14 @@ one torch thread: with more, a core that is busy elsewhere stalls every parallel
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 import torch
@@ -27,6 +30,8 @@ CacheMode = Literal["cold", "hot"]
 MIN_CPU_SAMPLE_NS = 1_000_000
 CHUNK_SAMPLES = 20
 FLOOR_SAMPLES = 60
+# The delay hides at most this much host time a call; an operator that needs more shows as exposed.
+MAX_HOST_US = 150.0
 # Outputs of timed calls are kept until the judge has named the ones to check.
 KEPT_OUTPUT_BYTES = {"cpu": 256 << 20, "cuda": 4 << 30}
 _COPY_BYTES = 512 << 20
@@ -83,7 +88,7 @@ def tick_us(samples: Sequence[float]) -> float:
     """Return the smallest step between distinct readings (0.0 when all are equal)."""
     distinct = sorted(set(samples))
     # Below a nanosecond two readings differ by the float's own rounding, not by a tick.
-    steps = [high - low for low, high in zip(distinct, distinct[1:], strict=False) if high - low > 1e-3]
+    steps = [high - low for low, high in itertools.pairwise(distinct) if high - low > 1e-3]
     return min(steps, default=0.0)
 
 
@@ -124,7 +129,7 @@ class CpuTimer:
         samples: list[float] = []
         clock = time.perf_counter_ns
         count = len(sets)
-        with _quiet_collector():
+        with _QuietCollector():
             for sample in range(iterations):
                 first = sample * calls
                 start = clock()
@@ -189,6 +194,7 @@ class CudaTimer:
         self._device = device
         self.l2_bytes = int(torch.cuda.get_device_properties(device).L2_cache_size)
         self._flush: torch.Tensor | None = None
+        self._runtime = _loaded_cuda_runtime()
         self._cycles_per_us = self._calibrate_delay()
 
     def batch(
@@ -202,6 +208,9 @@ class CudaTimer:
         cache: CacheMode,
     ) -> Batch:
         """Take the samples, :data:`CHUNK_SAMPLES` behind each delay."""
+        if cache == "cold" and self._runtime is not None:
+            # Lines that some kernel pinned would survive the overwriting.
+            self._runtime.cudaCtxResetPersistingL2Cache()
         floor_us, floor_tick_us = self.floor(cache)
         result = _warm(call, sets, warmup)
         torch.cuda.synchronize(self._device)
@@ -243,7 +252,7 @@ class CudaTimer:
         host_us = self._host_us_a_sample(call, sets, cache)
         samples: list[float] = []
         exposed: list[int] = []
-        with _quiet_collector():
+        with _QuietCollector():
             for first in range(0, iterations, CHUNK_SAMPLES):
                 chunk = range(first, min(first + CHUNK_SAMPLES, iterations))
                 delay_us = 200.0 + 2.0 * host_us * len(chunk)
@@ -267,13 +276,15 @@ class CudaTimer:
         starts = [torch.cuda.Event(enable_timing=True) for _ in chunk]
         ends = [torch.cuda.Event(enable_timing=True) for _ in chunk]
         late: list[int] = []
-        flush = self._flush_buffer() if cache == "cold" else None
+        cold = cache == "cold"
+        if cold:
+            self._flush_buffer()
         torch.cuda.synchronize(self._device)
         torch.cuda._sleep(int(delay_us * self._cycles_per_us))
         for start, end, sample in zip(starts, ends, chunk, strict=True):
             arguments = sets[sample % len(sets)]
-            if flush is not None:
-                flush.fill_(sample & 0x7F)
+            if cold:
+                self.clear_cache(sample)
             start.record()
             result = call(*arguments)
             end.record()
@@ -288,12 +299,12 @@ class CudaTimer:
         # Enqueue behind a long delay and look at the host's clock only: the device is not waited for.
         torch.cuda.synchronize(self._device)
         torch.cuda._sleep(int(5_000.0 * self._cycles_per_us))
-        flush = self._flush_buffer() if cache == "cold" else None
+        cold = cache == "cold"
         begin = time.perf_counter_ns()
         for sample in range(CHUNK_SAMPLES):
             event = torch.cuda.Event(enable_timing=True)
-            if flush is not None:
-                flush.fill_(sample & 0x7F)
+            if cold:
+                self.clear_cache(sample)
             event.record()
             call(*sets[sample % len(sets)])
             event.record()
@@ -301,7 +312,11 @@ class CudaTimer:
         elapsed_us = (time.perf_counter_ns() - begin) / 1e3
         torch.cuda.synchronize(self._device)
         # A call that waits for the device would read as milliseconds here: bounded, then reported as exposed.
-        return min(elapsed_us / CHUNK_SAMPLES, 500.0)
+        return min(elapsed_us / CHUNK_SAMPLES, MAX_HOST_US)
+
+    def clear_cache(self, position: int) -> None:
+        """Overwrite a buffer of twice the L2, with another value each time, on the current stream."""
+        self._flush_buffer().fill_(position & 0x7F)
 
     def _flush_buffer(self) -> torch.Tensor:
         if self._flush is None:
@@ -328,6 +343,14 @@ class CudaTimer:
         return statistics.median(readings)
 
 
+def _loaded_cuda_runtime() -> ctypes.CDLL | None:
+    # torch brings its own runtime library; another copy would have a state of its own.
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "libcudart.so" in line:
+            return ctypes.CDLL(line.split(maxsplit=5)[5])
+    return None
+
+
 def _warm(call: Call, sets: Sequence[ArgumentSet], warmup: int) -> object:
     result: object = None
     for position in range(max(warmup, 1)):
@@ -343,7 +366,7 @@ def _nothing() -> None:
     return None
 
 
-class _quiet_collector:
+class _QuietCollector:
     # The garbage collector may pause a sample for milliseconds; it runs between batches instead.
     def __enter__(self) -> None:
         gc.collect()

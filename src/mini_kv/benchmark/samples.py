@@ -1,0 +1,248 @@
+"""Takes the plan's samples of one case: prepared inputs, alternating sides, outputs caught for later."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from mini_kv.core import protocol as p
+from mini_kv.core.canonical import canonical_sha256
+from mini_kv.core.card import Case, DeviceKind, TaskCard
+from mini_kv.core.errors import InternalError
+from mini_kv.core.results import Finding, GpuFacts, Series
+from mini_kv.core.statistics import median, summarize
+from mini_kv.core.tensors import Argument, TensorSpec
+from mini_kv.system.crew import CandidateSeat, OracleSeat
+from mini_kv.system.workers import Answer, Lost
+
+ROTATING_SETS = 3
+REWARM_CALLS = 2
+CANDIDATE, REFERENCE = "candidate", "reference"
+# The step of a clock whose every reading was equal: CUDA's event grid on the GPUs of today.
+FALLBACK_TICK_US = {"cuda": 0.032, "cpu": 0.001}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedSubject:
+    """Everything a timed case needs."""
+
+    card: TaskCard
+    device: DeviceKind
+    oracle: OracleSeat
+    seat: CandidateSeat
+    secret_seeds: dict[str, str]
+    gpu: GpuFacts | None
+    timeout_s: float
+    chooser: random.Random
+
+
+class CaseLost(Exception):
+    """The candidate's side of a timed case ended; carries the finding."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+@dataclass(kw_only=True)
+class Taken:
+    """Batches of one side so far."""
+
+    samples_us: list[tuple[float, ...]] = field(default_factory=list)
+    exposed: int = 0
+    calls_per_sample: int = 0
+    floors_us: list[float] = field(default_factory=list)
+    ticks_us: list[float] = field(default_factory=list)
+
+    def add(self, timed: p.Timed) -> None:
+        """Append one batch."""
+        self.samples_us.append(timed.samples_us)
+        self.exposed += len(timed.launch_exposed)
+        self.calls_per_sample = timed.calls_per_sample
+        self.floors_us.append(timed.floor_us)
+        self.ticks_us.append(timed.tick_us)
+
+    def series(self, device: DeviceKind, empty_kernel_us: float) -> Series:
+        """Return the statistics; raises ``ValueError`` for samples that are not times.
+
+        ``empty_kernel_us`` is the part of the empty pair that is kernel, not timer.
+        """
+        positive = [tick for tick in self.ticks_us if tick > 0.0]
+        return summarize(
+            self.samples_us,
+            calls_per_sample=self.calls_per_sample,
+            launch_exposed=self.exposed,
+            floor_us=max(median(self.floors_us) - empty_kernel_us, 0.0),
+            tick_us=min(positive, default=FALLBACK_TICK_US[device]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sets:
+    """The rotating argument sets of one case, as the oracle made them."""
+
+    made: tuple[p.CaseMade, ...]
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caught:
+    """The output of one timed call, copied out, with the argument set it must belong to."""
+
+    argument_set: int
+    outputs: p.TimedOutput
+    payloads: list[bytearray]
+
+
+def timed_seed(secret_seed: str, position: int) -> str:
+    """Return the seed of one rotating argument set: derived from the attempt's archived secret."""
+    return canonical_sha256(["timed", secret_seed, position])[:16]
+
+
+def prepare(subject: TimedSubject, case: Case) -> Sets:
+    """Have the oracle make the sets and hand them to both sides."""
+    made: list[p.CaseMade] = []
+    keys: list[str] = []
+    arguments: list[tuple[Argument, ...]] = []
+    payloads: list[bytearray] = []
+    for position in range(ROTATING_SETS):
+        key = f"timed/{case.id}/{position}"
+        seed = timed_seed(subject.secret_seeds[case.id], position)
+        answer = subject.oracle.ask(
+            p.MakeCase(key=key, params=case.params, seed=seed, expect_values=True), timeout_s=300.0
+        )
+        if not isinstance(answer.reply, p.CaseMade):
+            text = answer.reply.message if isinstance(answer.reply, p.Failed) else "an unexpected answer"
+            raise InternalError("CASE_NOT_MAKEABLE", f"benchmark case '{case.id}' cannot be made: {text}")
+        made.append(answer.reply)
+        keys.append(key)
+        arguments.append(_shifted(answer.reply.arguments, len(payloads)))
+        payloads += answer.payloads
+    subject.oracle.ask(p.PrepareReferenceTiming(case_id=case.id, keys=tuple(keys)), timeout_s=300.0)
+    # A worker that is lost or refuses here is met again, and told apart, by the first batch.
+    subject.seat.ask(
+        p.PrepareTiming(case_id=case.id, argument_sets=tuple(arguments)), payloads, timeout_s=300.0
+    )
+    return Sets(made=tuple(made), keys=tuple(keys))
+
+
+def release(subject: TimedSubject, case: Case, sets: Sets) -> None:
+    """Free the sets on both sides."""
+    subject.oracle.ask(p.DropTiming(case_id=case.id), timeout_s=60.0)
+    for key in sets.keys:
+        subject.oracle.ask(p.Forget(key=key), timeout_s=60.0)
+    subject.seat.ask(p.DropTiming(case_id=case.id), timeout_s=60.0)
+
+
+def _shifted(arguments: Sequence[Argument], by: int) -> tuple[Argument, ...]:
+    return tuple(
+        msgspec.structs.replace(argument, blob=argument.blob + by)
+        if isinstance(argument, TensorSpec)
+        else argument
+        for argument in arguments
+    )
+
+
+def take_repeats(
+    subject: TimedSubject, case: Case, sets: Sets, order: list[str]
+) -> tuple[dict[str, Taken], list[Caught]]:
+    """Take all repeats, the order of the sides flipped between them; raises :class:`CaseLost`."""
+    taken = {CANDIDATE: Taken(), REFERENCE: Taken()}
+    caught: list[Caught] = []
+    for repeat in range(subject.card.benchmark.repeats):
+        sides = (REFERENCE, CANDIDATE) if repeat % 2 == 0 else (CANDIDATE, REFERENCE)
+        for side in sides:
+            timed = _batch(subject, case, side, taken[side])
+            taken[side].add(timed)
+            order.append(side)
+            if side == CANDIDATE:
+                caught.append(_catch(subject, case, timed, len(sets.keys)))
+    return taken, caught
+
+
+def _batch(subject: TimedSubject, case: Case, side: str, so_far: Taken) -> p.Timed:
+    plan = subject.card.benchmark
+    # A GPU has run the other process since this side's last batch; a CPU has only to be woken.
+    again = subject.device == "cpu" and bool(so_far.samples_us)
+    request = p.TimeBatch(
+        case_id=case.id,
+        warmup=min(plan.warmup, REWARM_CALLS) if again else plan.warmup,
+        iterations=plan.iterations,
+        calls_per_sample=so_far.calls_per_sample,
+        cache=plan.cache,
+    )
+    timeout_s = subject.timeout_s * 10.0
+    if side == REFERENCE:
+        reply = subject.oracle.ask(request, timeout_s=timeout_s).reply
+        if isinstance(reply, p.Timed):
+            return reply
+        text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
+        raise InternalError("REFERENCE_NOT_TIMED", f"the reference of '{case.id}' cannot be timed: {text}")
+    timed = expect_reply(subject.seat.ask(request, timeout_s=timeout_s), p.Timed)
+    if len(timed.samples_us) != plan.iterations or not timed.kept:
+        raise CaseLost(
+            Finding(
+                code="SHORT_TRANSCRIPT",
+                message=f"the worker gave {len(timed.samples_us)} samples; the plan has {plan.iterations}",
+            )
+        )
+    return timed
+
+
+def _catch(subject: TimedSubject, case: Case, timed: p.Timed, sets: int) -> Caught:
+    # Which call is looked at is drawn only after all of them have been made.
+    sample = subject.chooser.choice(timed.kept)
+    outcome = subject.seat.ask(
+        p.FetchTimedOutput(case_id=case.id, sample=sample), timeout_s=subject.timeout_s
+    )
+    reply = expect_reply(outcome, p.TimedOutput)
+    assert isinstance(outcome, Answer)
+    last_call = (sample + 1) * timed.calls_per_sample - 1
+    return Caught(argument_set=last_call % sets, outputs=reply, payloads=outcome.payloads)
+
+
+_R = TypeVar("_R", p.Timed, p.TimedOutput, p.KernelsWitnessed, p.Done)
+
+
+def expect_reply(outcome: Answer | Lost, kind: type[_R]) -> _R:
+    """Return the reply of that kind; raises :class:`CaseLost` with the reason for anything else."""
+    if isinstance(outcome, Lost):
+        evidence = (outcome.output[-4000:],) if outcome.output else ()
+        raise CaseLost(Finding(code=outcome.code, message=outcome.message, evidence=evidence))
+    if isinstance(outcome.reply, kind):
+        return outcome.reply
+    text = outcome.reply.message if isinstance(outcome.reply, p.Failed) else type(outcome.reply).__name__
+    raise CaseLost(Finding(code="NOT_TIMED", message=f"the candidate could not be timed: {text[:500]}"))
+
+
+def check_outputs(subject: TimedSubject, sets: Sets, caught: Sequence[Caught]) -> tuple[Finding, ...]:
+    """Have the oracle judge the caught outputs; one finding for the first that is wrong."""
+    for item in caught:
+        expected = sets.made[item.argument_set].expected
+        form = [(spec.shape, spec.dtype) for spec in item.outputs.outputs]
+        if form != [(want.shape, want.dtype) for want in expected]:
+            return (_wrong("a timed call returned another shape or dtype"),)
+        reply = subject.oracle.ask(
+            p.Compare(key=sets.keys[item.argument_set], outputs=item.outputs.outputs),
+            item.payloads,
+            timeout_s=300.0,
+        ).reply
+        if not isinstance(reply, p.Compared):
+            text = reply.message if isinstance(reply, p.Failed) else "an unexpected answer"
+            return (_wrong(f"a timed call's output is malformed: {text}"),)
+        if reply.numerics.mismatch_count:
+            return (
+                _wrong(
+                    f"the output of a timed call is wrong in {reply.numerics.mismatch_count} of "
+                    f"{reply.numerics.element_count} elements, although the same case passed untimed"
+                ),
+            )
+    return ()
+
+
+def _wrong(message: str) -> Finding:
+    return Finding(code="TIMED_OUTPUT_WRONG", message=message)

@@ -1,0 +1,144 @@
+"""What else speaks about a case's time: CUPTI's kernel times, and the judge's own clock from outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mini_kv.benchmark.samples import CaseLost, TimedSubject, expect_reply
+from mini_kv.core import protocol as p
+from mini_kv.core.card import Case, DeviceKind
+from mini_kv.core.results import Finding, KernelWitness, Series, TimingTrust
+from mini_kv.core.statistics import median
+from mini_kv.system.processes import cpu_time_ns
+from mini_kv.system.workers import Answer
+
+WITNESS_CALLS = 30
+# Wall time between the two lengths, at least: below it, the clock of a busy host decides the slope.
+SLOPE_SPAN_US = {"cuda": 4_000.0, "cpu": 60_000.0}
+SLOPE_ROUNDS = 5
+MAX_REPEATED_CALLS = 2_000
+# Replays of a graph add about 1 us between kernels, and the slope carries the host's jitter.
+SLACK_US = {"cuda": 2.0, "cpu": 5.0}
+SLACK_FRACTION = {"cuda": 0.10, "cpu": 0.50}
+# Event pairs and CUPTI agree within this where one kernel is the whole call (docs/method.md).
+AGREEMENT_US = 1.0
+AGREEMENT_FRACTION = 0.10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """CUPTI's word on both sides, or why there is none."""
+
+    candidate: KernelWitness | None = None
+    reference: KernelWitness | None = None
+    finding: Finding | None = None
+
+
+def witness_kernels(subject: TimedSubject, case: Case) -> Kernels:
+    """Trace both sides; a side that cannot be traced leaves a finding, never a silent gap."""
+    if subject.device != "cuda":
+        return Kernels()
+    request = p.WitnessKernels(case_id=case.id, calls=WITNESS_CALLS, cache=subject.card.benchmark.cache)
+    reference = subject.oracle.ask(request, timeout_s=120.0).reply
+    if not isinstance(reference, p.KernelsWitnessed):
+        return Kernels(
+            finding=_missing(reference.message if isinstance(reference, p.Failed) else "no answer")
+        )
+    try:
+        candidate = expect_reply(subject.seat.ask(request, timeout_s=120.0), p.KernelsWitnessed)
+    except CaseLost as lost:
+        return Kernels(reference=reference.witness, finding=_missing(lost.finding.message))
+    return Kernels(candidate=candidate.witness, reference=reference.witness)
+
+
+def _missing(message: str) -> Finding:
+    return Finding(code="WITNESS_MISSING", message=f"CUPTI gave no kernel times: {message[:400]}")
+
+
+def disagreement(series: Series, witness: KernelWitness) -> tuple[Finding, ...]:
+    """Compare the candidate's net P50 with CUPTI's device time. Pure.
+
+    More device time than the event pair saw means work outside the pair (another stream, after the
+    end); much less means that the pair holds something that is no kernel.
+    """
+    slack_us = max(AGREEMENT_US, AGREEMENT_FRACTION * witness.kernel_us)
+    if not witness.kernel_us <= series.net_p50_us + slack_us:
+        return (
+            Finding(
+                code="WORK_OUTSIDE_PAIR",
+                message=f"the device worked {witness.kernel_us:.2f} us a call (CUPTI), but the pair saw "
+                f"only {series.net_p50_us:.2f} us: work runs outside what was timed",
+            ),
+        )
+    return ()
+
+
+def outside_slope_us(subject: TimedSubject, case: Case, claim_us: float) -> float | None:
+    """Return the candidate's time a call by the judge's clock: the slope over two call counts.
+
+    On the CPU the lesser of wall time and of the CPU time that the kernel charged to the worker: a busy
+    machine stretches the first, several threads the second. ``None`` when the calls cannot be repeated.
+    """
+    span = SLOPE_SPAN_US[subject.device]
+    short = max(1, min(MAX_REPEATED_CALLS // 5, int(span / 4.0 / max(claim_us, 0.5))))
+    long = 5 * short
+    for calls in (short, long):
+        if not _done(subject, p.PrepareRepeats(case_id=case.id, calls=calls)):
+            return None
+    slopes: list[float] = []
+    for _ in range(SLOPE_ROUNDS):
+        spent: list[float] = []
+        for calls in (short, long):
+            took_us = _outside_us(subject, p.RunRepeats(case_id=case.id, calls=calls))
+            if took_us is None:
+                return None
+            spent.append(took_us)
+        slopes.append((spent[1] - spent[0]) / (long - short))
+    return median(slopes)
+
+
+def _outside_us(subject: TimedSubject, request: p.RunRepeats) -> float | None:
+    used_ns = cpu_time_ns(subject.seat.pid) if subject.device == "cpu" else None
+    started_ns = time.perf_counter_ns()
+    if not _done(subject, request):
+        return None
+    wall_ns = time.perf_counter_ns() - started_ns
+    now_ns = cpu_time_ns(subject.seat.pid) if used_ns is not None else None
+    charged_ns = now_ns - used_ns if now_ns is not None and used_ns is not None else wall_ns
+    return min(wall_ns, charged_ns) / 1e3
+
+
+def _done(subject: TimedSubject, request: p.PrepareRepeats | p.RunRepeats) -> bool:
+    outcome = subject.seat.ask(request, timeout_s=subject.timeout_s)
+    return isinstance(outcome, Answer) and isinstance(outcome.reply, p.Done)
+
+
+def judge_claim(
+    series: Series, outside_us: float | None, device: DeviceKind, checked: int, wrong: Sequence[Finding]
+) -> tuple[TimingTrust, tuple[Finding, ...]]:
+    """Say how far a claimed time is trusted, and contradict it where the outside clock does. Pure.
+
+    ``bounded``: the outside clock does not exceed the claim beyond noise. ``verified``: bounded, and
+    outputs of timed calls were checked and right. ``unverified``: no outside time could be had.
+    """
+    if outside_us is None:
+        return "unverified", (
+            Finding(
+                code="TIME_UNVERIFIED",
+                message="the judge's clock could not bound the claimed time: the calls cannot be repeated "
+                "at one word (on CUDA: captured in a graph)",
+            ),
+        )
+    claim_us = max(series.net_p50_us, 0.0)
+    limit_us = claim_us * (1.0 + SLACK_FRACTION[device]) + SLACK_US[device]
+    if not outside_us <= limit_us:
+        return "unverified", (
+            Finding(
+                code="CLOCK_CONTRADICTS",
+                message=f"a call takes {outside_us:.2f} us by the judge's clock; {claim_us:.2f} us claimed "
+                f"(at most {limit_us:.2f} us would be noise)",
+            ),
+        )
+    return ("verified" if checked and not wrong else "bounded"), ()

@@ -1,0 +1,109 @@
+"""The second witness: device-side kernel times from CUPTI, through torch.profiler, in a pass of its own.
+
+It runs after all event-pair samples of a process were taken, since CUPTI, once attached, stays. Each
+call stands between two marker kernels, so that its kernels can be told from the cache flush; what runs
+on other streams is counted as well.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from mini_kv.core.results import KernelSeen, KernelWitness
+
+# torch.cuda._sleep's kernel: nothing else in PyTorch launches it, and for 0 cycles it does nothing.
+MARKER = "spin_kernel"
+_NAME_LIMIT = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Activity:
+    start_ns: int
+    end_ns: int
+    name: str
+
+
+def witness(
+    call: Callable[..., object],
+    sets: Sequence[Sequence[object]],
+    calls: int,
+    before_call: Callable[[int], None],
+) -> KernelWitness:
+    """Trace ``calls`` calls and return what the device did in each; raises ``RuntimeError`` without CUPTI.
+
+    ``before_call`` clears the cache (or does nothing). Times are microseconds.
+    """
+    call(*sets[0])
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for position in range(calls):
+            before_call(position)
+            torch.cuda._sleep(0)
+            call(*sets[position % len(sets)])
+            torch.cuda._sleep(0)
+        torch.cuda.synchronize()
+    return _summarise(_activities(trace), calls)
+
+
+def _activities(trace: profile) -> list[_Activity]:
+    profiler = trace.profiler
+    results = profiler.kineto_results if profiler is not None else None
+    if results is None:
+        raise RuntimeError("torch.profiler returned no device trace")
+    found = [
+        _Activity(start_ns=event.start_ns(), end_ns=event.start_ns() + event.duration_ns(), name=event.name())
+        for event in results.events()
+        if str(event.device_type()).endswith("CUDA") and event.duration_ns() > 0
+    ]
+    return sorted(found, key=lambda activity: activity.start_ns)
+
+
+def _summarise(activities: Sequence[_Activity], calls: int) -> KernelWitness:
+    markers = [activity for activity in activities if MARKER in activity.name]
+    if len(markers) != 2 * calls:
+        raise RuntimeError(f"the trace holds {len(markers)} markers; {2 * calls} were launched")
+    busy_us: list[float] = []
+    seen: dict[str, list[float]] = defaultdict(list)
+    position = 0
+    for opening, closing in zip(markers[::2], markers[1::2], strict=True):
+        inside: list[_Activity] = []
+        while position < len(activities) and activities[position].start_ns < closing.end_ns:
+            activity = activities[position]
+            position += 1
+            if MARKER not in activity.name and activity.start_ns >= opening.start_ns:
+                inside.append(activity)
+        busy_us.append(union_us([(activity.start_ns, activity.end_ns) for activity in inside]))
+        for activity in inside:
+            seen[activity.name].append((activity.end_ns - activity.start_ns) / 1e3)
+    return KernelWitness(
+        kernel_us=statistics.median(busy_us),
+        samples_us=tuple(busy_us),
+        marker_us=statistics.median((mark.end_ns - mark.start_ns) / 1e3 for mark in markers),
+        kernels=tuple(
+            KernelSeen(
+                name=name[:_NAME_LIMIT],
+                launches_per_call=len(times) / calls,
+                median_us=statistics.median(times),
+            )
+            for name, times in sorted(seen.items(), key=lambda item: -sum(item[1]))
+        ),
+    )
+
+
+def union_us(intervals: Sequence[tuple[int, int]]) -> float:
+    """Return the length of the union of intervals (nanoseconds in, microseconds out)."""
+    total, reached = 0, None
+    for start, end in sorted(intervals):
+        if reached is None or start > reached:
+            total += end - start
+            reached = end
+        elif end > reached:
+            total += end - reached
+            reached = end
+    return total / 1e3
