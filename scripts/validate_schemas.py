@@ -33,6 +33,8 @@ EVIDENCE_SCHEMAS: tuple[tuple[str, str], ...] = (
     ("benchmark.json", "benchmark"),
     ("regression.json", "regression"),
     ("artifact_index.json", "artifact_index"),
+    ("profile.json", "profile"),
+    ("*profile_comparison*.json", "profile_comparison"),
     ("*leaderboard*.json", "leaderboard"),
     ("*baseline*.json", "baseline"),
 )

@@ -19,6 +19,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "promote-baseline": ("promote_baseline", "make a baseline from a complete, correct, stable attempt"),
     "rebuild-index": ("rebuild_index", "recreate the index from the attempts' folders"),
     "leaderboard": ("leaderboard", "rank the latest valid attempt of every candidate"),
+    "profile": ("profile", "capture one case's kernel with Nsight Compute; archive report and facts"),
+    "compare-profiles": ("compare_profiles", "set two profiles of one case side by side"),
     "schema": ("schema", "print or write the JSON Schema of a record"),
 }
 

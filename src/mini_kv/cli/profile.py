@@ -1,0 +1,71 @@
+"""``mini-kv profile``: capture one case's kernel with Nsight Compute; archive report and facts."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+from mini_kv.core.errors import ConfigurationError
+
+EXAMPLE = (
+    "mini-kv profile --task tasks/rmsnorm.yaml --candidate candidates/rmsnorm/v2_vectorized "
+    "--case bench_1024x4096_f16"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's own options."""
+    parser.add_argument("--task", type=Path, required=True, metavar="FILE", help="the Task Card")
+    parser.add_argument(
+        "--candidate", type=Path, metavar="DIR", help="candidate folder (default: the card's own)"
+    )
+    parser.add_argument(
+        "--case", metavar="ID", help="the one case to profile (default: the card's primary benchmark case)"
+    )
+    parser.add_argument(
+        "--artifacts", type=Path, metavar="DIR", help="archive here (default: artifacts/ of the project)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="seconds the capture may take (default: 300)",
+    )
+    parser.add_argument(
+        "--ncu", metavar="FILE", help="the profiler (default: beside nvcc, on PATH, or its usual folder)"
+    )
+    parser.add_argument("--json", action="store_true", help="print profile.json")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Profile and report; a capture that failed is archived too, and its exit code says whose fault it is."""
+    if not (math.isfinite(arguments.timeout) and arguments.timeout > 0.0):
+        raise ConfigurationError(
+            "USAGE", f"--timeout takes a positive number of seconds, not {arguments.timeout}"
+        )
+    from mini_kv.cli import profile_text, progress
+    from mini_kv.core.record import to_json
+    from mini_kv.profile_case import ProfileRequest, profile_case
+
+    with progress.display(sys.stderr) as show:
+        profile, folder = profile_case(
+            ProfileRequest(
+                task=arguments.task,
+                candidate=arguments.candidate,
+                case_id=arguments.case,
+                artifacts_root=arguments.artifacts,
+                timeout_s=arguments.timeout,
+                ncu=arguments.ncu,
+            ),
+            show,
+        )
+    if arguments.json:
+        sys.stdout.write(to_json(profile).decode())
+    else:
+        sys.stdout.write(profile_text.profile_as_text(profile, folder))
+    if profile.failure is not None:
+        print(f"mini-kv: {profile.failure.message}", file=sys.stderr)
+    return profile.exit_code

@@ -1,0 +1,196 @@
+"""The processes of a profiling run: oracle, the gate's candidate worker, and the profiled target."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+import mini_kv
+from mini_kv import compiler, profiler
+from mini_kv.core import protocol as p
+from mini_kv.core.errors import InternalError
+from mini_kv.core.profile import TargetPlan
+from mini_kv.core.progress import Event, Progress
+from mini_kv.core.results import Build, CaseResult, Finding, Numerics
+from mini_kv.core.tensors import OutputSpec, contiguous_strides
+from mini_kv.correctness.cases import Subject, run_cases
+from mini_kv.pipeline import device_lock
+from mini_kv.profile_case.evidence import Inputs, Stop
+from mini_kv.system.crew import CandidateSeat, OracleSeat
+from mini_kv.system.files import exclusive_lock
+from mini_kv.system.workers import Lost, Nursery
+
+WARMUP_CALLS = 5
+LOCK_TIMEOUT_S = 600.0
+ORACLE_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crew:
+    """Who takes part in one run. ``scratch`` is removed with them."""
+
+    scratch: Path
+    oracle: OracleSeat
+    seat: CandidateSeat
+
+    def load(self, inputs: Inputs, build: Build, progress: Progress) -> str:
+        """Import the reference, open the library; return the hash of the reference's sources."""
+        progress(Event(stage="load", done=0, total=1, detail="workers start"))
+        self.oracle.greet()
+        card = inputs.card.card
+        loaded = self.oracle.load(
+            p.LoadReference(
+                reference=card.reference,
+                input_factory=card.input_factory,
+                tolerances={str(name): limit for name, limit in card.tolerances.items()},
+            )
+        )
+        greeting = self.seat.greet()
+        ready = isinstance(greeting, p.Ready)
+        outcome = self.seat.load(load_request(inputs, build)) if ready else greeting
+        if isinstance(outcome, p.Failed | Lost):
+            raise Stop(Finding(code=f"LOAD_{outcome.code}", message=outcome.message))
+        progress(Event(stage="load", done=1, total=1, detail="loaded"))
+        return loaded.source_sha256
+
+    def gate(self, inputs: Inputs, progress: Progress) -> CaseResult:
+        """Run the correctness gate on the one case, every round of it; then the candidate's process ends."""
+        subject = Subject(
+            card=msgspec.structs.replace(inputs.card.card, cases=(inputs.case,)),
+            manifest=inputs.manifest.manifest,
+            device=inputs.device,
+            oracle=self.oracle,
+            seat=self.seat,
+            secret_seeds={inputs.case.id: secrets.token_hex(8)},
+            timeout_s=inputs.timeout_s,
+        )
+        result = run_cases(subject, progress)[0]
+        self.seat.close()  # nothing else of ours is to run on the GPU while it is measured
+        return result
+
+    def capture(
+        self, inputs: Inputs, build: Build, ncu: profiler.Ncu, progress: Progress
+    ) -> profiler.Capture:
+        """Take the device's lock and capture."""
+        progress(Event(stage="profile", done=0, total=3, detail="waiting for the device"))
+        with exclusive_lock(device_lock(inputs.device, inputs.gpus), LOCK_TIMEOUT_S):
+            progress(Event(stage="profile", done=1, total=3, detail=f"Nsight Compute {ncu.version}"))
+            return profiler.capture(capture_request(inputs, build, ncu, self.scratch / "capture"))
+
+    def check_profiled_call(self, inputs: Inputs, outputs: Sequence[bytes]) -> Numerics:
+        """Have the oracle compare what the profiled call itself returned."""
+        made = self.oracle.ask(
+            p.MakeCase(key="profiled", params=inputs.case.params, seed=inputs.seed, expect_values=True),
+            timeout_s=ORACLE_TIMEOUT_S,
+        ).reply
+        if not isinstance(made, p.CaseMade):
+            raise InternalError("ORACLE", f"the oracle cannot make case '{inputs.case.id}' again: {made}")
+        if len(outputs) != len(made.expected):
+            raise Stop(_wrong_output(f"left {len(outputs)} outputs where {len(made.expected)} are expected"))
+        specs = tuple(_spec(number, expected) for number, expected in enumerate(made.expected))
+        reply = self.oracle.ask(
+            p.Compare(key="profiled", outputs=specs), list(outputs), timeout_s=ORACLE_TIMEOUT_S
+        ).reply
+        if not isinstance(reply, p.Compared):
+            raise Stop(_wrong_output("left bytes that do not fit the case's shape and dtype"))
+        if reply.numerics.mismatch_count != 0:
+            wrong, all_of = reply.numerics.mismatch_count, reply.numerics.element_count
+            raise Stop(_wrong_output(f"returned {wrong} wrong elements of {all_of}"))
+        return reply.numerics
+
+
+def _spec(number: int, expected: p.ExpectedOutput) -> OutputSpec:
+    return OutputSpec(
+        shape=expected.shape,
+        strides=contiguous_strides(expected.shape),
+        storage_offset=0,
+        dtype=expected.dtype,
+        device=expected.device,
+        aliases_input=None,
+        blob=number,
+    )
+
+
+def _wrong_output(what: str) -> Finding:
+    return Finding(code="PROFILED_OUTPUT_WRONG", message=f"The profiled call {what}.")
+
+
+@contextmanager
+def start_crew(inputs: Inputs) -> Iterator[Crew]:
+    """Start oracle and candidate worker at once: they import torch while the compiler runs."""
+    scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
+    nursery = Nursery(scratch, _import_path(inputs.root))
+    hello = p.Hello(device=inputs.device, threads=1)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        stack.callback(nursery.close)
+        yield Crew(scratch=scratch, oracle=OracleSeat(nursery, hello), seat=CandidateSeat(nursery, hello))
+
+
+def _import_path(root: Path) -> tuple[str, ...]:
+    own = str(Path(mini_kv.__file__).resolve().parent.parent)
+    inherited = [entry for entry in sys.path if entry and Path(entry).exists()]
+    return tuple(dict.fromkeys([own, *inherited, str(root)]))
+
+
+def load_request(inputs: Inputs, build: Build) -> p.LoadCandidate:
+    """Return what a process needs to open the library; the Python file is the build's own copy."""
+    manifest = inputs.manifest.manifest
+    if build.library is None or build.library_sha256 is None:
+        raise InternalError("BUILD", "a build that passed names no library")
+    sources = compiler.logs_folder(inputs.root, build) / "sources"
+    return p.LoadCandidate(
+        library=str(inputs.root / build.library),
+        library_sha256=build.library_sha256,
+        python=str(sources / manifest.python) if manifest.python else None,
+        dispatcher=manifest.dispatcher,
+        schema=manifest.schema,
+    )
+
+
+def capture_request(
+    inputs: Inputs, build: Build, ncu: profiler.Ncu, scratch: Path
+) -> profiler.CaptureRequest:
+    """Return the capture of the case's fixed round, in ``scratch``, which is made."""
+    scratch.mkdir()
+    load = load_request(inputs, build)
+    return profiler.CaptureRequest(
+        ncu=ncu,
+        plan=TargetPlan(
+            device=inputs.device,
+            library=load.library,
+            library_sha256=load.library_sha256,
+            python=load.python,
+            dispatcher=load.dispatcher,
+            schema=load.schema,
+            input_factory=inputs.card.card.input_factory,
+            params=inputs.case.params,
+            seed=inputs.seed,
+            warmup_calls=WARMUP_CALLS,
+            output_folder=str(scratch / "target"),
+        ),
+        kernel_name_regex=inputs.manifest.manifest.kernel_name_regex,
+        flush_caches=inputs.card.card.benchmark.cache == "cold",
+        import_path=_import_path(inputs.root),
+        scratch=scratch,
+        places={
+            str(scratch): "{scratch}",
+            str(inputs.root): "{project}",
+            str(Path(mini_kv.__file__).resolve().parent.parent): "{mini_kv}",
+            sys.prefix: "{python}",
+            sysconfig.get_path("stdlib"): "{stdlib}",
+            os.path.dirname(ncu.path) + os.sep: "",
+        },
+        environ=os.environ,
+        timeout_s=inputs.timeout_s,
+    )

@@ -1,0 +1,129 @@
+"""What a profiling run is given and what it leaves, and the record and files that are made of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mini_kv import profiler, task_card
+from mini_kv.compiler.snapshot import Snapshot
+from mini_kv.core.card import SCHEMA_VERSION, Case, DeviceKind, suite_hash
+from mini_kv.core.errors import ExitCode
+from mini_kv.core.profile import REPLAY_NOTE, KernelFacts, Profile, Stage
+from mini_kv.core.record import to_json
+from mini_kv.core.results import Build, CaseResult, Environment, Finding, Numerics, Status
+from mini_kv.system.gpu import GpuReport
+from mini_kv.system.toolchain import Toolchain
+
+# What a failure means to the caller: the environment's, the build's, the candidate's, or the capture's.
+_ENVIRONMENT_CODES = frozenset({"NCU_MISSING", "NCU_NO_PERMISSION"})
+_STAGE_CODES: dict[Stage, ExitCode] = {
+    "profiler": ExitCode.CONFIGURATION,
+    "build": ExitCode.COMPILATION,
+    "load": ExitCode.COMPILATION,
+    "correctness": ExitCode.CORRECTNESS,
+    "capture": ExitCode.BENCHMARK,
+    "analysis": ExitCode.BENCHMARK,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Everything that was read and found good before anything ran."""
+
+    root: Path
+    card: task_card.LoadedCard
+    manifest: task_card.LoadedManifest
+    case: Case
+    seed: str
+    device: DeviceKind
+    gpus: GpuReport
+    toolchain: Toolchain
+    environment: Environment
+    snapshot: Snapshot
+    timeout_s: float
+
+
+@dataclass(kw_only=True)
+class Evidence:
+    """What the stages have left so far; archived whatever happens."""
+
+    stage: Stage = "profiler"
+    failure: Finding | None = None
+    build: Build | None = None
+    reference_sha256: str | None = None
+    gate: CaseResult | None = None
+    capture: profiler.Capture | None = None
+    numerics: Numerics | None = None
+    facts: KernelFacts | None = None
+
+
+class Stop(Exception):
+    """A stage ended the run; the finding says why and is archived."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.code)
+        self.finding = finding
+
+
+def add_files(inputs: Inputs, evidence: Evidence, archive: profiler.ProfileArchive) -> None:
+    """Write everything but ``profile.json`` into the archive."""
+    archive.add("task_card.json", to_json(inputs.card.card))
+    archive.add("candidate_manifest.json", to_json(inputs.manifest.manifest))
+    archive.add("environment.json", to_json(inputs.environment))
+    archive.add_all(inputs.snapshot.files, "sources")
+    if evidence.build is not None:
+        archive.add("compile.json", to_json(evidence.build))
+    capture = evidence.capture
+    if capture is None:
+        return
+    archive.add_all(capture.logs, "logs")
+    if capture.report is not None:
+        archive.add("report.ncu-rep", capture.report)
+    if capture.raw_csv is not None:
+        archive.add("raw.csv", capture.raw_csv)
+
+
+def make_record(
+    inputs: Inputs, evidence: Evidence, archive: profiler.ProfileArchive, elapsed_s: float
+) -> Profile:
+    """Return the record of a run, passed or failed, with the exit code that it means."""
+    card, manifest, failure = inputs.card.card, inputs.manifest.manifest, evidence.failure
+    environmental = failure is not None and failure.code in _ENVIRONMENT_CODES
+    status = Status.PASS if failure is None else Status.ERROR if environmental else Status.FAIL
+    code = ExitCode.ACCEPTED
+    if failure is not None:
+        code = ExitCode.CONFIGURATION if environmental else _STAGE_CODES[evidence.stage]
+    return Profile(
+        schema_version=SCHEMA_VERSION,
+        profile_id=archive.profile_id,
+        status=status,
+        stage=evidence.stage,
+        failure=failure,
+        exit_code=int(code),
+        note=REPLAY_NOTE,
+        task_id=card.task_id,
+        operator_version=card.operator_version,
+        case_id=inputs.case.id,
+        params=inputs.case.params,
+        seed=inputs.seed,
+        candidate_id=manifest.candidate_id,
+        candidate_version=manifest.version,
+        candidate_folder=inputs.manifest.folder,
+        device=inputs.device,
+        suite_sha256=suite_hash(card),
+        card_sha256=inputs.card.sha256,
+        manifest_sha256=inputs.manifest.sha256,
+        source_sha256=inputs.snapshot.sha256,
+        reference_sha256=evidence.reference_sha256,
+        build_key=evidence.build.key if evidence.build else None,
+        library_sha256=evidence.build.library_sha256 if evidence.build else None,
+        environment_key=inputs.environment.key,
+        started_at=archive.started_at,
+        elapsed_s=round(elapsed_s, 3),
+        profiler=evidence.capture.run if evidence.capture else None,
+        gate=evidence.gate,
+        numerics=evidence.numerics,
+        facts=evidence.facts,
+        files=(),
+    )

@@ -1,0 +1,189 @@
+"""``profile``: gate one case, capture its kernel once, check what came of it, archive all of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mini_kv import benchmark, compiler, machine, profile_analysis, profiler, task_card
+from mini_kv.compiler.snapshot import read_candidate
+from mini_kv.core.canonical import fixed_seed
+from mini_kv.core.card import Case, CaseKind, DeviceKind
+from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.profile import KernelFacts, Profile
+from mini_kv.core.progress import Event, Progress
+from mini_kv.core.results import Build, CaseResult, Finding, Status
+from mini_kv.pipeline import BUILD_FOLDER, BUILD_TIMEOUT_S, resolve_device
+from mini_kv.profile_case.crew import start_crew
+from mini_kv.profile_case.evidence import Evidence, Inputs, Stop, add_files, make_record
+from mini_kv.system.gpu import read_gpus
+from mini_kv.system.processes import adopt_orphans
+from mini_kv.system.toolchain import find_toolchain
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileRequest:
+    """What the user asked for. ``case_id`` of ``None`` takes the card's primary benchmark case.
+
+    A profile is of a GPU; ``device`` is ``cpu`` only where the profiler is a stand-in.
+    """
+
+    task: Path
+    candidate: Path | None
+    case_id: str | None
+    artifacts_root: Path | None
+    timeout_s: float
+    ncu: str | None = None
+    device: DeviceKind = "cuda"
+
+
+def profile_case(request: ProfileRequest, progress: Progress) -> tuple[Profile, Path]:
+    """Profile one case; return the archived record and its folder.
+
+    What goes wrong once the inputs are known good is a failure in the record. Raises ``MiniKvError`` for
+    wrong inputs, and for a fault of mini-kv itself; nothing is archived then.
+    """
+    started = time.monotonic()
+    inputs = _read_inputs(request)
+    root = request.artifacts_root or inputs.root / "artifacts"
+    archive = profiler.ProfileArchive(
+        root, inputs.card.card.task_id, clock=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes
+    )
+    evidence = Evidence()
+    try:
+        _run_stages(request, inputs, evidence, progress)
+        add_files(inputs, evidence, archive)
+        profile = archive.finish(make_record(inputs, evidence, archive, time.monotonic() - started))
+    except BaseException:
+        archive.discard()
+        raise
+    return profile, archive.folder
+
+
+def _run_stages(request: ProfileRequest, inputs: Inputs, evidence: Evidence, progress: Progress) -> None:
+    adopt_orphans()
+    try:
+        ncu = profiler.find_ncu(request.ncu, inputs.toolchain.nvcc, os.environ)
+        if isinstance(ncu, Finding):
+            raise Stop(ncu)
+        with start_crew(inputs) as crew:
+            evidence.stage = "build"
+            evidence.build = _build(inputs, progress)
+            evidence.stage = "load"
+            evidence.reference_sha256 = crew.load(inputs, evidence.build, progress)
+            evidence.stage = "correctness"
+            evidence.gate = crew.gate(inputs, progress)
+            _demand_passed(evidence.gate)
+            evidence.stage = "capture"
+            evidence.capture = crew.capture(inputs, evidence.build, ncu, progress)
+            if evidence.capture.failure is not None:
+                raise Stop(evidence.capture.failure)
+            evidence.stage = "correctness"
+            evidence.numerics = crew.check_profiled_call(inputs, evidence.capture.outputs)
+        evidence.stage = "analysis"
+        evidence.facts = _analyse(inputs, evidence.capture)
+        progress(Event(stage="profile", done=3, total=3, detail="captured"))
+    except Stop as stop:
+        evidence.failure = stop.finding
+        progress(Event(stage="profile", done=3, total=3, detail=stop.finding.code))
+
+
+def _read_inputs(request: ProfileRequest) -> Inputs:
+    root = task_card.find_project_root(request.task)
+    card = task_card.load_task_card(request.task, root)
+    folder = request.candidate if request.candidate is not None else root / card.card.candidate
+    manifest = task_card.load_manifest(folder, root)
+    task_card.check_pair(card.card, manifest.manifest)
+    case = _case(card, request.case_id)
+    toolchain = find_toolchain(root / BUILD_FOLDER, os.environ)
+    gpus = read_gpus(os.environ)
+    if request.device == "cuda" and not gpus.gpus:
+        raise ConfigurationError(
+            "GPU_MISSING", "A profile is of a GPU's kernel, and no GPU with a driver is visible here."
+        )
+    device = resolve_device(request.device, gpus, toolchain)
+    return Inputs(
+        root=root,
+        card=card,
+        manifest=manifest,
+        case=case,
+        seed=f"{fixed_seed(card.card.task_id, case.id):016x}",
+        device=device,
+        gpus=gpus,
+        toolchain=toolchain,
+        # As ``verify`` describes it, so that a profile and a benchmark of one machine have one key.
+        environment=machine.environment(
+            device=device,
+            timer_plan=benchmark.TIMER_PLAN[device],
+            isolation="process",
+            toolchain=toolchain,
+            gpus=gpus,
+        ),
+        snapshot=read_candidate(root, root / manifest.folder),
+        timeout_s=request.timeout_s,
+    )
+
+
+def _case(card: task_card.LoadedCard, case_id: str | None) -> Case:
+    wanted = case_id if case_id is not None else card.card.benchmark.primary_case_id
+    legal = [case for case in card.card.cases if case.kind is not CaseKind.ILLEGAL]
+    for case in legal:
+        if case.id == wanted:
+            return case
+    timed = ", ".join(card.card.benchmark.case_ids)
+    raise ConfigurationError(
+        "CASE_UNKNOWN",
+        f"{card.path} has no legal case '{wanted}'; allowed are its {len(legal)} legal cases, "
+        f"{timed} among them.",
+    )
+
+
+def _build(inputs: Inputs, progress: Progress) -> Build:
+    gpus = inputs.gpus.gpus
+    progress(Event(stage="build", done=0, total=1, detail=inputs.manifest.folder))
+    build = compiler.build(
+        compiler.BuildRequest(
+            project_root=str(inputs.root),
+            candidate_folder=inputs.manifest.folder,
+            manifest=inputs.manifest.manifest,
+            device=inputs.device,
+            arch_list=(gpus[0].compute_capability,) if inputs.device == "cuda" else (),
+            timeout_s=BUILD_TIMEOUT_S,
+        ),
+        inputs.toolchain,
+    )
+    progress(Event(stage="build", done=1, total=1, detail="cached" if build.cached else "built"))
+    if build.source_sha256 != inputs.snapshot.sha256:
+        raise ConfigurationError(
+            "SOURCES_CHANGED", f"Files in {inputs.manifest.folder} changed while they were being read."
+        )
+    if build.status is not Status.PASS:
+        raise Stop(
+            Finding(
+                code=build.code or "BUILD_FAILED",
+                message=build.message or "The candidate does not build.",
+                evidence=(build.first_error,) if build.first_error else (),
+            )
+        )
+    return build
+
+
+def _demand_passed(result: CaseResult) -> None:
+    if result.status is Status.PASS:
+        return
+    message = f"Case '{result.case_id}' is not correct, so its profile would mean nothing: {result.message}"
+    raise Stop(Finding(code=result.code or "CASE_FAILED", message=message))
+
+
+def _analyse(inputs: Inputs, capture: profiler.Capture) -> KernelFacts:
+    assert capture.raw_csv is not None
+    found = profile_analysis.analyse(
+        capture.raw_csv.decode("utf-8", "replace"), inputs.manifest.manifest.kernel_name_regex
+    )
+    if isinstance(found, Finding):
+        raise Stop(found)
+    return found

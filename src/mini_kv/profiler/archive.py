@@ -1,0 +1,211 @@
+"""``artifacts/profiles/<task>/<id>/``: written aside, published by one rename, checked when it is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from mini_kv.core.canonical import fixed_seed, sha256_bytes
+from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard, suite_hash
+from mini_kv.core.errors import ConfigurationError, IntegrityError, InternalError
+from mini_kv.core.profile import Profile
+from mini_kv.core.record import from_json, to_json
+from mini_kv.core.results import ArchivedFile, Build, Environment, Status
+from mini_kv.system.files import publish_folder, remove_tree, sha256_file, write_bytes_atomic
+
+PROFILE_FILE = "profile.json"
+CARD_FILE = "task_card.json"
+MANIFEST_FILE = "candidate_manifest.json"
+ENVIRONMENT_FILE = "environment.json"
+COMPILE_FILE = "compile.json"
+REPORT_FILE = "report.ncu-rep"
+CSV_FILE = "raw.csv"
+SOURCES_FOLDER = "sources"
+PARTIAL_SUFFIX = ".partial"
+MAX_RECORD_BYTES = 64 << 20
+MAX_ID_DRAWS = 16
+
+
+class ProfileArchive:
+    """The archive of one profile. ``folder`` exists once :meth:`finish` has returned, whole."""
+
+    def __init__(
+        self,
+        artifacts_root: Path,
+        task_id: str,
+        *,
+        clock: Callable[[], datetime],
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        """Claim a fresh id. Raises ``ConfigurationError`` where the archive's folder cannot be written."""
+        self._root = artifacts_root / "profiles" / task_id
+        self._files: dict[str, ArchivedFile] = {}
+        now = clock().astimezone(UTC)
+        self.started_at = f"{now:%Y-%m-%dT%H:%M:%S.%f}Z"
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            self.profile_id = self._claim(now, random_bytes)
+        except OSError as error:
+            raise _unwritable(self._root, error) from error
+
+    @property
+    def folder(self) -> Path:
+        """Where the profile lies once it is finished."""
+        return self._root / self.profile_id
+
+    @property
+    def partial_folder(self) -> Path:
+        """Where it lies until then."""
+        return self._root / f"{self.profile_id}{PARTIAL_SUFFIX}"
+
+    def _claim(self, now: datetime, random_bytes: Callable[[int], bytes]) -> str:
+        for _ in range(MAX_ID_DRAWS):
+            profile_id = f"{now:%Y%m%dT%H%M%SZ}-{random_bytes(4).hex()}"
+            try:
+                (self._root / f"{profile_id}{PARTIAL_SUFFIX}").mkdir()
+            except FileExistsError:
+                continue
+            if not os.path.lexists(self._root / profile_id):
+                return profile_id
+            (self._root / f"{profile_id}{PARTIAL_SUFFIX}").rmdir()
+        raise InternalError("PROFILE_ID", f"{MAX_ID_DRAWS} random profile ids in a row were taken already.")
+
+    def add(self, name: str, raw: bytes) -> None:
+        """Write one file, by POSIX path relative to the folder; each name once."""
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or str(path) != name or name in self._files:
+            raise InternalError("ARCHIVE_NAME", f"'{name}' cannot be added to profile {self.profile_id}.")
+        target = self.partial_folder / path
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes_atomic(target, raw)
+        except OSError as error:
+            raise _unwritable(self._root, error) from error
+        self._files[name] = ArchivedFile(path=name, sha256=sha256_bytes(raw), size_bytes=len(raw))
+
+    def add_all(self, files: Mapping[str, bytes], folder: str = "") -> None:
+        """Write many files below ``folder``."""
+        for name in sorted(files):
+            self.add(f"{folder}/{name}" if folder else name, files[name])
+
+    def finish(self, profile: Profile) -> Profile:
+        """Write ``profile.json`` with the hash of every other file, publish the folder, return the record."""
+        sealed = msgspec.structs.replace(
+            profile, files=tuple(self._files[name] for name in sorted(self._files))
+        )
+        try:
+            write_bytes_atomic(self.partial_folder / PROFILE_FILE, to_json(sealed))
+            publish_folder(self.partial_folder, self.folder)
+        except OSError as error:
+            raise _unwritable(self._root, error) from error
+        return sealed
+
+    def discard(self) -> None:
+        """Remove what was begun and will not be finished."""
+        remove_tree(self.partial_folder, self._root)
+
+
+def _unwritable(root: Path, error: OSError) -> ConfigurationError:
+    message = f"The archive in {root} cannot be written: {error.strerror or error}."
+    return ConfigurationError("ARTIFACTS_UNWRITABLE", message)
+
+
+# --------------------------------------------------------------------------- reading
+
+
+def load_profile(path: Path) -> tuple[Profile, str, str | None]:
+    """Return a profile, the SHA-256 of its ``profile.json``, and its raw page's text if it holds one.
+
+    ``path`` is the folder, or the ``profile.json`` in it. Every file is hashed again and every record in
+    the folder held against what the profile says it is bound to. Raises ``ConfigurationError`` for what is
+    no profile, ``IntegrityError`` (``PROFILE_TAMPERED``) for one that does not hold what it promises.
+    """
+    folder = path.parent if path.name == PROFILE_FILE else path
+    profile, digest = _read(folder)
+    _check_files(folder, profile)
+    _check_bindings(folder, profile)
+    csv = folder / CSV_FILE
+    text = csv.read_text(encoding="utf-8", errors="replace") if csv.is_file() else None
+    return profile, digest, text
+
+
+def _read(folder: Path) -> tuple[Profile, str]:
+    path = folder / PROFILE_FILE
+    try:
+        if path.stat().st_size > MAX_RECORD_BYTES:
+            raise ValueError(f"it passes {MAX_RECORD_BYTES >> 20} MiB")
+        raw = path.read_bytes()
+        profile = from_json(raw, Profile)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        message = f"{folder} holds no {PROFILE_FILE}, so it is not the folder of a profile."
+        raise ConfigurationError("NOT_A_PROFILE", message) from error
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(
+            "PROFILE_UNREADABLE", f"{path} cannot be read as a profile: {why}."
+        ) from error
+    if profile.schema_version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
+        message = (
+            f"{path} is of schema version {profile.schema_version}; this mini-kv reads {SCHEMA_VERSION}."
+        )
+        raise ConfigurationError("PROFILE_UNREADABLE", message)
+    return profile, sha256_bytes(raw)
+
+
+def _check_files(folder: Path, profile: Profile) -> None:
+    for entry in profile.files:
+        path = folder / entry.path
+        try:
+            whole = not path.is_symlink() and path.stat().st_size == entry.size_bytes
+            same = whole and sha256_file(path) == entry.sha256
+        except OSError:
+            same = False
+        if not same or not path.resolve().is_relative_to(folder.resolve()):
+            raise _tampered(profile, f"'{entry.path}' is not the file whose hash it holds")
+
+
+def _check_bindings(folder: Path, profile: Profile) -> None:
+    """Hold the records in the folder against the hashes that bind the profile."""
+    listed = {entry.path for entry in profile.files}
+    needed = {CARD_FILE, MANIFEST_FILE, ENVIRONMENT_FILE}
+    needed |= {COMPILE_FILE, REPORT_FILE, CSV_FILE} if profile.status is Status.PASS else set()
+    if not needed <= listed:
+        raise _tampered(profile, f"it does not hold {', '.join(sorted(needed - listed))}")
+    try:
+        card = from_json((folder / CARD_FILE).read_bytes(), TaskCard)
+        manifest = from_json((folder / MANIFEST_FILE).read_bytes(), CandidateManifest)
+        environment = from_json((folder / ENVIRONMENT_FILE).read_bytes(), Environment)
+        build = from_json((folder / COMPILE_FILE).read_bytes(), Build) if COMPILE_FILE in listed else None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise _tampered(profile, f"one of its records cannot be read: {error}") from error
+    bound: dict[str, tuple[object, object]] = {
+        "task": (card.task_id, profile.task_id),
+        "suite": (suite_hash(card), profile.suite_sha256),
+        "seed": (f"{fixed_seed(card.task_id, profile.case_id):016x}", profile.seed),
+        "candidate": (manifest.candidate_id, profile.candidate_id),
+        "environment": (environment.key, profile.environment_key),
+    }
+    if build is not None:
+        bound["build"] = (build.key, profile.build_key)
+        bound["library"] = (build.library_sha256, profile.library_sha256)
+        bound["sources of the build"] = (build.source_sha256, profile.source_sha256)
+    sources = f"{SOURCES_FOLDER}/"
+    archived = {
+        entry.path.removeprefix(sources): entry.sha256
+        for entry in profile.files
+        if entry.path.startswith(sources)
+    }
+    bound["sources"] = (archived, profile.source_sha256)
+    for noun, (found, promised) in bound.items():
+        if found != promised:
+            raise _tampered(profile, f"its {noun} is not the one it is bound to")
+
+
+def _tampered(profile: Profile, why: str) -> IntegrityError:
+    return IntegrityError(
+        "PROFILE_TAMPERED", f"Profile {profile.profile_id} does not hold what it promises: {why}."
+    )
