@@ -1,0 +1,167 @@
+"""What the second witness, the outside clock and the telemetry hold against a time."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mini_kv.benchmark.ceilings import floor_bound_us, peak_bytes_per_us, per_time, percent
+from mini_kv.benchmark.samples import timed_seed
+from mini_kv.benchmark.telemetry import Watch
+from mini_kv.benchmark.witnesses import disagreement, judge_claim
+from mini_kv.core.results import (
+    BenchmarkCase,
+    Finding,
+    GpuFacts,
+    KernelWitness,
+    Series,
+    Status,
+    Telemetry,
+)
+from mini_kv.core.statistics import summarize
+
+H200 = GpuFacts(
+    index=0,
+    name="NVIDIA H200",
+    uuid=None,
+    compute_capability="9.0",
+    total_memory_bytes=1,
+    memory_clock_mhz=3201,
+    memory_bus_bits=6016,
+)
+
+
+def series(p50_us: float, floor_us: float = 2.8) -> Series:
+    samples = tuple(tuple(p50_us for _ in range(20)) for _ in range(5))
+    return summarize(samples, calls_per_sample=1, launch_exposed=0, floor_us=floor_us, tick_us=0.032)
+
+
+def witness(kernel_us: float) -> KernelWitness:
+    return KernelWitness(kernel_us=kernel_us, samples_us=(kernel_us,), marker_us=0.6, kernels=())
+
+
+def reading(*processes: int, throttle: tuple[str, ...] = ()) -> Telemetry:
+    return Telemetry(
+        index=0,
+        sm_clock_mhz=1980,
+        memory_clock_mhz=3201,
+        temperature_c=30,
+        power_w=100.0,
+        utilization_percent=0,
+        throttle_reasons=throttle,
+        process_ids=processes,
+    )
+
+
+def stable_case() -> BenchmarkCase:
+    return BenchmarkCase(
+        case_id="bench",
+        status=Status.PASS,
+        stable=True,
+        findings=(),
+        params={},
+        candidate=series(10.0),
+        reference=series(10.0),
+        speedup=1.0,
+        bytes_moved=None,
+        flops=None,
+        gb_per_s=None,
+        gflop_per_s=None,
+        percent_of_copy_bandwidth=None,
+        floor_bound_us=None,
+        candidate_kernel=None,
+        reference_kernel=None,
+        kernel_speedup=None,
+        outside_us=None,
+        timing_trust="verified",
+        checked_outputs=5,
+        tries=1,
+        batch_order=(),
+    )
+
+
+def test_kernel_time_beyond_the_event_pair_is_work_outside_it() -> None:
+    assert [finding.code for finding in disagreement(series(10.0), witness(60.0))] == ["WORK_OUTSIDE_PAIR"]
+
+
+@pytest.mark.parametrize("kernel_us", [7.2, 6.9, 8.0, 0.0])
+def test_kernel_time_within_the_event_pair_is_no_finding(kernel_us: float) -> None:
+    assert disagreement(series(10.0), witness(kernel_us)) == ()
+
+
+def test_a_kernel_time_that_is_not_a_number_is_a_finding() -> None:
+    assert disagreement(series(10.0), witness(float("nan")))
+
+
+def test_an_outside_clock_beyond_the_claim_contradicts_it() -> None:
+    trust, findings = judge_claim(series(10.0), 50.0, "cuda", checked=5, wrong=())
+    assert trust == "unverified"
+    assert [finding.code for finding in findings] == ["CLOCK_CONTRADICTS"]
+
+
+def test_an_outside_clock_that_is_not_a_number_contradicts() -> None:
+    assert judge_claim(series(10.0), float("nan"), "cuda", 5, ())[1][0].code == "CLOCK_CONTRADICTS"
+
+
+def test_a_claim_within_the_outside_clock_is_verified_only_with_checked_outputs() -> None:
+    assert judge_claim(series(10.0), 7.9, "cuda", checked=5, wrong=()) == ("verified", ())
+    assert judge_claim(series(10.0), 7.9, "cuda", checked=0, wrong=()) == ("bounded", ())
+
+
+def test_without_an_outside_clock_a_time_is_unverified() -> None:
+    trust, findings = judge_claim(series(10.0), None, "cuda", 5, ())
+    assert (trust, findings[0].code) == ("unverified", "TIME_UNVERIFIED")
+
+
+def test_a_negative_slope_of_a_busy_host_is_no_accusation() -> None:
+    assert judge_claim(series(3.0), -1.0, "cuda", 5, ())[0] == "verified"
+
+
+def test_a_stranger_on_the_gpu_makes_a_case_unstable() -> None:
+    watch = Watch(lambda: reading(100, 200, 300), lambda: frozenset({100, 200}))
+    watch.look()
+    judged = watch.judge(stable_case())
+    assert not judged.stable
+    assert [finding.code for finding in judged.findings] == ["GPU_SHARED"]
+    assert judged.findings[0].evidence == ("300",)
+
+
+def test_throttling_makes_a_case_unstable() -> None:
+    watch = Watch(lambda: reading(throttle=("hardware slowdown",)), frozenset)
+    watch.look()
+    assert [finding.code for finding in watch.judge(stable_case()).findings] == ["THROTTLED"]
+
+
+def test_a_quiet_gpu_leaves_a_case_as_it_is() -> None:
+    watch = Watch(lambda: reading(100), lambda: frozenset({100}))
+    watch.look()
+    case = msgspec.structs.replace(stable_case(), findings=(Finding(code="REMARK", message="kept"),))
+    assert watch.judge(case) == case
+    assert len(watch.readings) == 1
+
+
+def test_the_theoretical_rate_is_clock_times_bus_times_two() -> None:
+    rate = peak_bytes_per_us(H200)
+    assert rate is not None
+    assert rate == pytest.approx(4.814e6, rel=1e-3)
+
+
+def test_output_that_may_still_lie_in_the_cache_is_not_counted_as_moved() -> None:
+    assert floor_bound_us(16 << 20, 8 << 20, 60 << 20, 4.0e6) == pytest.approx((8 << 20) / 4.0e6)
+    assert floor_bound_us(300 << 20, 150 << 20, 60 << 20, 4.0e6) == pytest.approx((240 << 20) / 4.0e6)
+    assert floor_bound_us(None, 1, 1, 4.0e6) is None
+    assert floor_bound_us(1, 0, None, 0.0) is None
+
+
+def test_rates_of_unknown_or_impossible_times_are_unknown() -> None:
+    assert per_time(1_000_000, 1.0) == pytest.approx(1000.0)
+    assert per_time(1, 0.0) is None
+    assert per_time(None, 1.0) is None
+    assert percent(1.0, 0.0) is None
+    assert percent(1.0, 4.0) == pytest.approx(25.0)
+
+
+def test_timed_inputs_follow_from_the_archived_secret_and_differ_by_position() -> None:
+    seeds = {timed_seed("00" * 8, position) for position in range(3)} | {timed_seed("11" * 8, 0)}
+    assert len(seeds) == 4
+    assert all(len(seed) == 16 and int(seed, 16) >= 0 for seed in seeds)

@@ -1,0 +1,51 @@
+"""The union of device activities: overlapping work counts once, gaps not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from mini_kv.worker.witness import _Activity, _summarise, union_us
+
+
+@pytest.mark.parametrize(
+    ("intervals", "expected_us"),
+    [
+        ([], 0.0),
+        ([(0, 1000)], 1.0),
+        ([(0, 1000), (2000, 3000)], 2.0),
+        ([(0, 3000), (1000, 2000)], 3.0),
+        ([(1000, 3000), (0, 2000)], 3.0),
+        ([(0, 1000), (1000, 2000)], 2.0),
+    ],
+)
+def test_union_of_intervals(intervals: list[tuple[int, int]], expected_us: float) -> None:
+    assert union_us(intervals) == pytest.approx(expected_us)
+
+
+def activity(start_us: float, length_us: float, name: str) -> _Activity:
+    return _Activity(start_ns=int(start_us * 1e3), end_ns=int((start_us + length_us) * 1e3), name=name)
+
+
+def test_the_cache_flush_before_a_call_is_not_its_work() -> None:
+    trace = [
+        activity(0, 30, "fill"),
+        activity(31, 0.6, "at::spin_kernel"),
+        activity(32, 5, "mine"),
+        activity(38, 0.6, "at::spin_kernel"),
+        activity(39, 30, "fill"),
+        activity(70, 0.6, "at::spin_kernel"),
+        activity(71, 7, "mine"),
+        activity(79, 0.6, "at::spin_kernel"),
+    ]
+    seen = _summarise(trace, 2)
+    assert seen.samples_us == (5.0, 7.0)
+    assert seen.kernel_us == pytest.approx(6.0)
+    assert seen.marker_us == pytest.approx(0.6)
+    assert [(kernel.name, kernel.launches_per_call) for kernel in seen.kernels] == [("mine", 1.0)]
+
+
+def test_a_trace_with_missing_markers_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="1 markers; 2 were launched"):
+        _summarise([activity(0, 1, "spin_kernel")], 1)
