@@ -1,0 +1,105 @@
+"""Generate translation units from the variants and compile them side by side into shared libraries."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from variants import Variant, all_variants
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+PER_UNIT = 20
+FLAGS = ("-std=c++17", "-O3", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC", "-Xptxas", "-v")
+HEADER = {"rmsnorm": "rmsnorm.cuh", "bias_relu": "pointwise.cuh", "vector_add": "pointwise.cuh"}
+ARGUMENTS = "const void* a, const void* b, void* out, int64_t rows, int64_t hidden, double eps, void* stream"
+
+# Shipped candidates: name, group, folder, call. `E` is the element enum of the candidate's namespace.
+_RMSNORM = "launch_rmsnorm(E, a, b, out, rows, hidden, eps, stream)"
+_BIAS_RELU = "launch_bias_relu(E, a, b, out, rows * hidden, hidden, stream)"
+CANDIDATES = (
+    ("rmsnorm_v0", "rmsnorm", "rmsnorm/v0_naive", _RMSNORM),
+    ("rmsnorm_v1", "rmsnorm", "rmsnorm/v1_block_reduce", _RMSNORM),
+    ("rmsnorm_v2", "rmsnorm", "rmsnorm/v2_vectorized", _RMSNORM),
+    ("bias_v1", "bias_relu", "fused_bias_relu/v1_vectorized", _BIAS_RELU),
+    ("add_v1", "vector_add", "vector_add/v1_vectorized", "launch_add(E, a, b, out, hidden, stream)"),
+)
+ELEMENT = {"f16": "kFloat16", "bf16": "kBFloat16", "f32": "kFloat32"}
+
+
+def symbol(index: int) -> str:
+    """Return the exported name of a variant."""
+    return f"variant_{index}"
+
+
+def unit_text(numbered: list[tuple[int, Variant]]) -> str:
+    """Return the source of one translation unit."""
+    lines = [f'#include "{HEADER[numbered[0][1].group]}"']
+    for index, variant in numbered:
+        lines.append(
+            f'extern "C" const char* {symbol(index)}({ARGUMENTS}) {{\n'
+            f"  {variant.call}(a, b, out, rows, hidden, eps, stream);\n"
+            "  const cudaError_t error = cudaGetLastError();\n"
+            "  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);\n}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def candidate_text(name: str, folder: str, call: str) -> str:
+    """Return a unit that exports one shipped candidate for each dtype."""
+    source = ROOT / "candidates" / folder / "kernel.cu"
+    found = re.search(r"^namespace (\w+) \{", source.read_text(), re.MULTILINE)
+    assert found is not None
+    lines = [f'#include "{source}"']
+    for dtype, element in ELEMENT.items():
+        body = call.replace("E,", f"{found.group(1)}::Element::{element},")
+        lines.append(
+            f'extern "C" const char* {name}_{dtype}({ARGUMENTS}) {{ return {found.group(1)}::{body}; }}'
+        )
+    return "\n".join(lines) + "\n"
+
+
+def compile_unit(source: Path) -> tuple[Path, str, float]:
+    """Compile one unit; returns the library, ptxas' report and seconds. Raises on a compile error."""
+    library = source.with_suffix(".so")
+    started = time.perf_counter()
+    command = ["nvcc", *FLAGS, "-I", str(HERE), "-I", str(source.parent), "-o", str(library), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{source.name}: {done.stderr[:3000]}")
+    return library, done.stderr, time.perf_counter() - started
+
+
+class Builds:
+    """All units, compiling in the background; `group(name)` waits for one operator's."""
+
+    def __init__(self, folder: Path, stride: int = 1) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 2)
+        self.variants = list(enumerate(all_variants()))[::stride]
+        self.futures: dict[str, list[Future[tuple[Path, str, float]]]] = {}
+        for group in HEADER:
+            for name, of, place, call in CANDIDATES:
+                if of == group:
+                    self._submit(group, folder / f"{name}.cu", candidate_text(name, place, call))
+            mine = [(i, v) for i, v in self.variants if v.group == group]
+            for start in range(0, len(mine), PER_UNIT):
+                self._submit(group, folder / f"{group}_{start}.cu", unit_text(mine[start : start + PER_UNIT]))
+
+    def _submit(self, group: str, path: Path, text: str) -> None:
+        path.write_text(text)
+        self.futures.setdefault(group, []).append(self.pool.submit(compile_unit, path))
+
+    def group(self, name: str) -> tuple[list[Path], list[str]]:
+        """Wait; returns the group's libraries and the errors of units that failed."""
+        libraries, errors = [], []
+        for future in self.futures[name]:
+            try:
+                libraries.append(future.result()[0])
+            except RuntimeError as error:
+                errors.append(str(error))
+        return libraries, errors
