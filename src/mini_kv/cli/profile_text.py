@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def profile_as_text(profile: Profile, folder: Path) -> str:
             f"    {line[:180]}" for text in profile.failure.evidence for line in text.splitlines()[-12:]
         ]
     if profile.facts is not None:
-        lines += [*_facts(profile.facts), "", f"  {profile.note}"]
+        lines += [*_facts(profile.facts), "", *_note(profile.note)]
     word = "CAPTURED" if profile.failure is None else f"NO PROFILE ({profile.failure.code})"
     lines += [
         "",
@@ -81,12 +82,16 @@ def comparison_as_text(comparison: ProfileComparison) -> str:
         "  warps wait for (cycles per issued instruction):",
         *_changes(comparison.stalls[:STALLS_SHOWN]),
         "",
-        f"  {comparison.note}",
+        *_note(comparison.note),
     ]
     if comparison.timed is not None:
         one, two = comparison.timed.before.p50_us, comparison.timed.after.p50_us
         lines += ["", f"  benchmark P50 of the same builds: A {_number(one)} us, B {_number(two)} us"]
     return "\n".join(lines) + "\n"
+
+
+def _note(text: str) -> list[str]:
+    return textwrap.wrap(text, width=98, initial_indent="  ", subsequent_indent="  ")
 
 
 def _changes(changes: Iterable[MetricChange]) -> list[str]:

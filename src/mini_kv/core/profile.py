@@ -13,6 +13,7 @@ from mini_kv.core.results import ArchivedFile, CaseResult, Finding, Numerics, Sh
 SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "WarpStateStats", "LaunchStats")
 
 EXTRA_METRICS = (
+    "dram__bytes.sum.per_second",
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
@@ -21,8 +22,10 @@ EXTRA_METRICS = (
     "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
     "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
     "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
+    "l1tex__t_sector_hit_rate.pct",
+    "lts__t_sector_hit_rate.pct",
 )
-"""Asked for beside the sections, which do not hold them; a GPU that lacks one is profiled without them."""
+"""Asked for by name, since not every release's sections hold them; a GPU that lacks one goes without all."""
 
 REPLAY_NOTE = (
     "Times in a profile are those of the profiler's replays, with caches flushed and counters read; "

@@ -83,7 +83,10 @@ class Crew:
     ) -> profiler.Capture:
         """Take the device's lock and capture."""
         progress(Event(stage="profile", done=0, total=3, detail="waiting for the device"))
-        with exclusive_lock(device_lock(inputs.device, inputs.gpus), LOCK_TIMEOUT_S):
+        with exclusive_lock(device_lock(inputs.device, inputs.gpus), LOCK_TIMEOUT_S) as held:
+            if not held:
+                message = f"Another measurement held the device for more than {LOCK_TIMEOUT_S:g} s."
+                raise Stop(Finding(code="DEVICE_BUSY", message=message))
             progress(Event(stage="profile", done=1, total=3, detail=f"Nsight Compute {ncu.version}"))
             return profiler.capture(capture_request(inputs, build, ncu, self.scratch / "capture"))
 
@@ -129,7 +132,7 @@ def _wrong_output(what: str) -> Finding:
 def start_crew(inputs: Inputs) -> Iterator[Crew]:
     """Start oracle and candidate worker at once: they import torch while the compiler runs."""
     scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
-    nursery = Nursery(scratch, _import_path(inputs.root))
+    nursery = Nursery(scratch, import_path(inputs.root), inputs.cage)
     hello = p.Hello(device=inputs.device, threads=1)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -137,7 +140,8 @@ def start_crew(inputs: Inputs) -> Iterator[Crew]:
         yield Crew(scratch=scratch, oracle=OracleSeat(nursery, hello), seat=CandidateSeat(nursery, hello))
 
 
-def _import_path(root: Path) -> tuple[str, ...]:
+def import_path(root: Path) -> tuple[str, ...]:
+    """Return where workers and target import from: this mini-kv, its dependencies, the project."""
     own = str(Path(mini_kv.__file__).resolve().parent.parent)
     inherited = [entry for entry in sys.path if entry and Path(entry).exists()]
     return tuple(dict.fromkeys([own, *inherited, str(root)]))
@@ -181,16 +185,22 @@ def capture_request(
         ),
         kernel_name_regex=inputs.manifest.manifest.kernel_name_regex,
         flush_caches=inputs.card.card.benchmark.cache == "cold",
-        import_path=_import_path(inputs.root),
+        import_path=import_path(inputs.root),
         scratch=scratch,
-        places={
-            str(scratch): "{scratch}",
-            str(inputs.root): "{project}",
-            str(Path(mini_kv.__file__).resolve().parent.parent): "{mini_kv}",
-            sys.prefix: "{python}",
-            sysconfig.get_path("stdlib"): "{stdlib}",
-            os.path.dirname(ncu.path) + os.sep: "",
-        },
+        places=_places(inputs.root, scratch, ncu),
         environ=os.environ,
         timeout_s=inputs.timeout_s,
     )
+
+
+def _places(root: Path, scratch: Path, ncu: profiler.Ncu) -> dict[str, str]:
+    """Return words for this machine's folders: what is archived is read on other machines."""
+    elsewhere = {entry: f"{{import {n}}}" for n, entry in enumerate(import_path(root), start=1)}
+    return elsewhere | {
+        str(scratch): "{scratch}",
+        str(root): "{project}",
+        str(Path(mini_kv.__file__).resolve().parent.parent): "{mini_kv}",
+        sys.prefix: "{python}",
+        sysconfig.get_path("stdlib"): "{stdlib}",
+        os.path.dirname(ncu.path) + os.sep: "",
+    }

@@ -13,10 +13,11 @@ from mini_kv.core.profile import REPLAY_NOTE, KernelFacts, Profile, Stage
 from mini_kv.core.record import to_json
 from mini_kv.core.results import Build, CaseResult, Environment, Finding, Numerics, Status
 from mini_kv.system.gpu import GpuReport
+from mini_kv.system.sandbox.cage import Cage
 from mini_kv.system.toolchain import Toolchain
 
 # What a failure means to the caller: the environment's, the build's, the candidate's, or the capture's.
-_ENVIRONMENT_CODES = frozenset({"NCU_MISSING", "NCU_NO_PERMISSION"})
+_ENVIRONMENT_CODES = frozenset({"DEVICE_BUSY", "NCU_MISSING", "NCU_NO_PERMISSION"})
 _STAGE_CODES: dict[Stage, ExitCode] = {
     "profiler": ExitCode.CONFIGURATION,
     "build": ExitCode.COMPILATION,
@@ -39,6 +40,7 @@ class Inputs:
     device: DeviceKind
     gpus: GpuReport
     toolchain: Toolchain
+    cage: Cage
     environment: Environment
     snapshot: Snapshot
     timeout_s: float

@@ -1,4 +1,8 @@
-"""``profile``: gate one case, capture its kernel once, check what came of it, archive all of it."""
+"""``profile``: gate one case, capture its kernel once, check what came of it, archive all of it.
+
+Compilers and the gate's candidate run in the cage. The profiled process cannot: the profiler lives inside
+it and talks out of it. So only what passed the gate is profiled, and what it returned is judged again.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,11 @@ from mini_kv.core.profile import KernelFacts, Profile
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Build, CaseResult, Finding, Status
 from mini_kv.pipeline import BUILD_FOLDER, BUILD_TIMEOUT_S, resolve_device
-from mini_kv.profile_case.crew import start_crew
+from mini_kv.profile_case.crew import import_path, start_crew
 from mini_kv.profile_case.evidence import Evidence, Inputs, Stop, add_files, make_record
 from mini_kv.system.gpu import read_gpus
 from mini_kv.system.processes import adopt_orphans
+from mini_kv.system.sandbox.cage import build_cage
 from mini_kv.system.toolchain import find_toolchain
 
 
@@ -106,6 +111,8 @@ def _read_inputs(request: ProfileRequest) -> Inputs:
             "GPU_MISSING", "A profile is of a GPU's kernel, and no GPU with a driver is visible here."
         )
     device = resolve_device(request.device, gpus, toolchain)
+    archive = request.artifacts_root or root / "artifacts"
+    cage = build_cage(device, import_path(root), (root, archive.absolute()))
     return Inputs(
         root=root,
         card=card,
@@ -119,10 +126,12 @@ def _read_inputs(request: ProfileRequest) -> Inputs:
         environment=machine.environment(
             device=device,
             timer_plan=benchmark.TIMER_PLAN[device],
-            isolation="process",
+            isolation=cage.isolation.level.value,
+            isolation_features=cage.isolation.features,
             toolchain=toolchain,
             gpus=gpus,
         ),
+        cage=cage,
         snapshot=read_candidate(root, root / manifest.folder),
         timeout_s=request.timeout_s,
     )
@@ -155,6 +164,7 @@ def _build(inputs: Inputs, progress: Progress) -> Build:
             timeout_s=BUILD_TIMEOUT_S,
         ),
         inputs.toolchain,
+        launcher=inputs.cage.launcher(inputs.toolchain),
     )
     progress(Event(stage="build", done=1, total=1, detail="cached" if build.cached else "built"))
     if build.source_sha256 != inputs.snapshot.sha256:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mini_kv.profiler.archive import ProfileArchive, load_profile
-from mini_kv.profiler.capture import Capture, CaptureRequest, capture
+from mini_kv.profiler.capturing import Capture, CaptureRequest, capture
 from mini_kv.profiler.tool import Ncu, find_ncu
 
 __all__ = [

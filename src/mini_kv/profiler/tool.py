@@ -26,6 +26,7 @@ _INHERITED = (
     "CUDA_DEVICE_ORDER",
 )
 _NO_PERMISSION = re.compile(r"ERR_NVGPUCTRPERM|permission to access NVIDIA GPU Performance Counters")
+_TARGET_RAN = re.compile(r"Connected to process|The application ")
 _NO_METRIC = re.compile(r"Failed to find metric")
 _EVIDENCE_LINES = 12
 
@@ -138,14 +139,14 @@ def explain(
     if metric_is_unknown(said):
         message = "Nsight Compute does not know a metric that was asked for on this GPU."
         return Finding(code="METRIC_MISSING", message=message, evidence=evidence)
-    if not target_done:
+    if not target_done and _TARGET_RAN.search(said):
         message = f"The profiled process did not finish its calls (exit code {returncode})."
         return Finding(code="TARGET_FAILED", message=message, evidence=evidence)
-    if not has_report and "No kernels were profiled" in said:
+    if target_done and not has_report and "No kernels were profiled" in said:
         message = "No launched kernel fits the manifest's kernel_name_regex."
         return Finding(code="KERNEL_NOT_FOUND", message=message, evidence=evidence)
-    if returncode != 0 or not has_report:
-        what = "left no report" if not has_report else f"failed with exit code {returncode}"
+    if returncode != 0 or not has_report or not target_done:
+        what = f"failed with exit code {returncode}" if returncode != 0 else "left no report"
         return Finding(code="NCU_FAILED", message=f"Nsight Compute {what}.", evidence=evidence)
     return None
 
