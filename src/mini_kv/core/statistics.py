@@ -56,6 +56,27 @@ def median(values: Sequence[float]) -> float:
     return percentile(values, 50.0)
 
 
+def tick_median(values: Sequence[float], tick_us: float) -> float:
+    """Return the median of a time whose readings are rounded to steps of ``tick_us``.
+
+    The median of grouped data: with ``m`` the plain median, ``b`` readings below ``m - tick/2`` and ``w``
+    within half a tick of ``m``, the result is ``m - tick/2 + tick * (n/2 - b) / w``. Two event stamps of a
+    coarse clock differ by the one or the other neighbouring step, in the proportion in which the true
+    time lies between them: the plain median jumps from step to step (32 ns is 1.6 % of 2 us), this one
+    does not. With a tick of 0 it is the plain median.
+    """
+    center = median(values)
+    if not (math.isfinite(tick_us) and tick_us >= 0.0):
+        raise ValueError(f"a clock's tick is a time, not {tick_us} us")
+    low, high = center - tick_us / 2.0, center + tick_us / 2.0
+    within = sum(low <= value <= high for value in values)
+    if tick_us == 0.0 or within == 0:
+        return center
+    below = sum(value < low for value in values)
+    place = (len(values) / 2.0 - below) / within
+    return low + tick_us * min(max(place, 0.0), 1.0)
+
+
 def mean(values: Sequence[float]) -> float:
     """Return the arithmetic mean, correctly summed; never outside the range of the values."""
     total = math.fsum(_checked(values))
