@@ -21,6 +21,7 @@ from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.progress import Event
 from mini_kv.core.results import Build, Status
 from mini_kv.pipeline import Verdict, VerifyRequest
+from mini_kv.run import inputs as run_inputs
 from mini_kv.system.toolchain import Toolchain, find_toolchain
 
 CARD = """\
@@ -141,9 +142,9 @@ def fake_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProject
     def build(request: BuildRequest, *_: Any, **__: Any) -> Build:
         return pretend_build(request, project.build_changes)
 
-    monkeypatch.setattr(pipeline.compiler, "build", build)
-    monkeypatch.setattr(pipeline, "find_toolchain", lambda *_: toolchain())
-    monkeypatch.setattr(pipeline, "device_lock", lambda *_: tmp_path / "device.lock")
+    monkeypatch.setattr(compiler, "build", build)
+    monkeypatch.setattr(run_inputs, "find_toolchain", lambda *_: toolchain())
+    monkeypatch.setattr(run_inputs, "device_lock", lambda *_: tmp_path / "device.lock")
     return project
 
 

@@ -19,6 +19,7 @@ from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.record import from_json
 from mini_kv.core.results import Attempt, Benchmark, CaseResult, Correctness, Decision, Status
 from mini_kv.pipeline import Verdict
+from mini_kv.run import inputs as run_inputs
 from mini_kv.system.processes import children
 
 __all__ = ["fake_project"]
@@ -112,8 +113,8 @@ def test_a_device_that_cannot_be_opened_is_a_configuration_error(fake_project: F
 def test_cuda_without_a_gpu_is_refused_before_anything_runs(
     fake_project: FakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpus = pipeline.read_gpus(os.environ)
-    monkeypatch.setattr(pipeline, "read_gpus", lambda _: msgspec.structs.replace(gpus, gpus=()))
+    gpus = run_inputs.read_gpus(os.environ)
+    monkeypatch.setattr(run_inputs, "read_gpus", lambda _: msgspec.structs.replace(gpus, gpus=()))
     with pytest.raises(ConfigurationError) as caught:
         fake_project.verify(device="cuda")
     assert caught.value.code == "GPU_MISSING"
@@ -124,8 +125,8 @@ def test_cuda_without_a_gpu_is_refused_before_anything_runs(
 def test_auto_falls_back_to_the_cpu_where_no_gpu_is(
     fake_project: FakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpus = pipeline.read_gpus(os.environ)
-    monkeypatch.setattr(pipeline, "read_gpus", lambda _: msgspec.structs.replace(gpus, gpus=()))
+    gpus = run_inputs.read_gpus(os.environ)
+    monkeypatch.setattr(run_inputs, "read_gpus", lambda _: msgspec.structs.replace(gpus, gpus=()))
     assert fake_project.verify(device="auto", skip_benchmark=True).attempt.device == "cpu"
 
 
@@ -520,7 +521,7 @@ def test_a_baseline_that_was_changed_by_hand_is_refused(fake_project: FakeProjec
 # ---------------------------------------------------------------------------- 70
 
 
-@pytest.mark.parametrize("stage", ["_build", "_time"])
+@pytest.mark.parametrize("stage", ["build_candidate", "_time"])
 def test_a_stage_that_raises_is_archived_as_the_tools_own_fault(
     fake_project: FakeProject, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
@@ -600,6 +601,6 @@ def test_expected_values_never_enter_the_candidates_process(fake_project: FakePr
 
 
 def test_the_packages_own_folder_is_first_on_a_workers_path(tmp_path: Path) -> None:
-    path = pipeline._import_path(tmp_path)
+    path = run_inputs.import_path(tmp_path)
     assert path[0] == str(Path(mini_kv.__file__).resolve().parent.parent)
     assert str(tmp_path) in path

@@ -24,7 +24,7 @@ from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Build, CaseResult, Finding, Numerics
 from mini_kv.core.tensors import OutputSpec, contiguous_strides
 from mini_kv.correctness.cases import Subject, run_cases
-from mini_kv.pipeline import device_lock
+from mini_kv.run.inputs import device_lock
 from mini_kv.profile_case.evidence import Inputs, Stop
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.files import exclusive_lock

@@ -21,7 +21,8 @@ from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.profile import KernelFacts, Profile
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Build, CaseResult, Finding, Status
-from mini_kv.pipeline import BUILD_FOLDER, BUILD_TIMEOUT_S, resolve_device
+from mini_kv.run.inputs import BUILD_FOLDER, resolve_device
+from mini_kv.run.stages import BUILD_TIMEOUT_S
 from mini_kv.profile_case.crew import import_path, start_crew
 from mini_kv.profile_case.evidence import Evidence, Inputs, Stop, add_files, make_record
 from mini_kv.system.gpu import read_gpus

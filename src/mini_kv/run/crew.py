@@ -1,0 +1,191 @@
+"""The processes of a run: oracle, candidate worker, contract worker; and opening a library in them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mini_kv import benchmark, compiler, correctness
+from mini_kv.core import protocol as p
+from mini_kv.core.errors import ConfigurationError, InternalError
+from mini_kv.core.results import Build, Finding
+from mini_kv.run.inputs import RunInputs, import_path
+from mini_kv.system.crew import CandidateSeat, OracleSeat
+from mini_kv.system.machine import usable_cpus
+from mini_kv.system.workers import Lost, Nursery
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crew:
+    """Who takes part. All of them import torch while the compiler runs."""
+
+    nursery: Nursery
+    inputs: RunInputs
+    oracle: OracleSeat
+    candidate: CandidateSeat
+    contract: CandidateSeat
+
+    def load_oracle(self) -> tuple[str, p.Ready]:
+        """Wait for the oracle and import the reference; return its sources' hash and the device's facts."""
+        ready = self.oracle.greet()
+        card = self.inputs.card.card
+        reference = self.oracle.load(
+            p.LoadReference(
+                reference=card.reference,
+                input_factory=card.input_factory,
+                tolerances={str(name): limit for name, limit in card.tolerances.items()},
+            )
+        )
+        return reference.source_sha256, ready
+
+    def load(self, build: Build) -> Finding | None:
+        """Open the library in the candidate worker; return what is wrong with it."""
+        return load_fault(self.candidate, self.inputs, build)
+
+    def load_contract(self, build: Build) -> Finding | None:
+        """Open the library in the contract worker too; it may still be importing what the checks need."""
+        return load_fault(self.contract, self.inputs, build)
+
+    def beside(self, inputs: RunInputs) -> Crew:
+        """Return a crew for another candidate of the same run, around the same oracle."""
+        return replace(
+            self,
+            inputs=inputs,
+            candidate=fresh_candidate(self.nursery, inputs),
+            contract=fresh_contract(self.nursery, inputs),
+        )
+
+    def subject(self, timeout_s: float) -> correctness.Subject:
+        """Return what the correctness stage works on."""
+        inputs = self.inputs
+        return correctness.Subject(
+            card=inputs.card.card,
+            manifest=inputs.manifest.manifest,
+            device=inputs.device,
+            oracle=self.oracle,
+            seat=self.candidate,
+            secret_seeds=inputs.secret_seeds,
+            timeout_s=timeout_s,
+        )
+
+    def timed(self, timeout_s: float) -> benchmark.TimedSubject:
+        """Return what the benchmark stage works on."""
+        inputs = self.inputs
+        return benchmark.TimedSubject(
+            card=inputs.card.card,
+            device=inputs.device,
+            oracle=self.oracle,
+            seat=self.candidate,
+            secret_seeds=inputs.secret_seeds,
+            gpu=inputs.gpus.gpus[0] if inputs.device == "cuda" else None,
+            timeout_s=timeout_s,
+            chooser=random.SystemRandom(),
+        )
+
+
+@contextmanager
+def start_crew(inputs: RunInputs) -> Iterator[Crew]:
+    """Start oracle and candidate workers at once; end them, and whatever they started, at the end."""
+    scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
+    nursery = Nursery(scratch, import_path(inputs.root), inputs.cage)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        stack.callback(nursery.close)
+        yield Crew(
+            nursery=nursery,
+            inputs=inputs,
+            oracle=OracleSeat(nursery, p.Hello(device=inputs.device, threads=usable_cpus())),
+            candidate=fresh_candidate(nursery, inputs),
+            contract=fresh_contract(nursery, inputs),
+        )
+
+
+def fresh_candidate(nursery: Nursery, inputs: RunInputs) -> CandidateSeat:
+    """Start a candidate worker."""
+    return CandidateSeat(nursery, p.Hello(device=inputs.device, threads=usable_cpus()))
+
+
+def fresh_contract(nursery: Nursery, inputs: RunInputs) -> CandidateSeat:
+    """Start a contract worker: it runs beside the candidate's, so it gets one thread."""
+    return CandidateSeat(nursery, p.Hello(device=inputs.device, threads=1), "contract")
+
+
+# --------------------------------------------------------------------------- loading
+
+
+def load_fault(seat: CandidateSeat, inputs: RunInputs, build: Build) -> Finding | None:
+    """Open a build's library in a worker and look at what it registers; return what is wrong with it.
+
+    Raises ``ConfigurationError`` and ``InternalError`` where the worker itself cannot start.
+    """
+    greeting = seat.greet()
+    if isinstance(greeting, p.Failed):
+        raise ConfigurationError("DEVICE_UNUSABLE", f"{greeting.code}: {greeting.message}")
+    if isinstance(greeting, Lost):
+        raise InternalError(
+            "WORKER_LOST", f"a worker did not start: {greeting.message} {greeting.output[-500:]}"
+        )
+    loaded = seat.load(_load_request(inputs, build))
+    if isinstance(loaded, Lost):
+        return Finding(
+            code=f"LOAD_{loaded.code}",
+            message=f"while the library was opened, {loaded.message}",
+            evidence=(loaded.output[-4000:],),
+        )
+    if isinstance(loaded, p.Failed):
+        message = loaded.message
+        if loaded.code == "LIBRARY_DOES_NOT_LOAD":
+            message = compiler.explain_load_error(message)
+        return Finding(code=loaded.code, message=message)
+    return _registration_fault(loaded, inputs)
+
+
+def _load_request(inputs: RunInputs, build: Build) -> p.LoadCandidate:
+    manifest = inputs.manifest.manifest
+    assert build.library is not None and build.library_sha256 is not None
+    # The Python file is taken from the build's own copy: the bytes that were hashed are the ones loaded.
+    sources = compiler.logs_folder(inputs.root, build) / "sources"
+    return p.LoadCandidate(
+        library=str(inputs.root / build.library),
+        library_sha256=build.library_sha256,
+        python=str(sources / manifest.python) if manifest.python else None,
+        dispatcher=manifest.dispatcher,
+        schema=manifest.schema,
+    )
+
+
+def _registration_fault(loaded: p.CandidateLoaded, inputs: RunInputs) -> Finding | None:
+    manifest = inputs.manifest.manifest
+    composite = loaded.kernels.get("CompositeImplicitAutograd") or loaded.kernels.get(
+        "CompositeExplicitAutograd"
+    )
+    for backend in (inputs.device, *manifest.backends):
+        key = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}[backend]
+        if backend == "cuda" and inputs.device != "cuda":
+            continue  # a CPU build leaves the CUDA kernels out
+        if backend == "meta" and manifest.python is not None:
+            continue  # torch.library.register_fake lives outside the dispatcher's Meta key
+        if not loaded.kernels.get(key) and not composite:
+            return Finding(
+                code="NOT_REGISTERED_FOR_DEVICE",
+                message=f"'{manifest.dispatcher}' has no kernel for dispatch key {key}"
+                + ("" if backend == inputs.device else f", although the manifest names backend {backend}"),
+            )
+    claimed, found = _normal_schema(manifest.schema), _normal_schema(loaded.schema)
+    if claimed != found:
+        return Finding(
+            code="SCHEMA_DIFFERS",
+            message=f"the operator's schema is '{loaded.schema}'; the manifest says '{manifest.schema}'",
+        )
+    return None
+
+
+def _normal_schema(text: str) -> str:
+    """Return a schema without namespace, overload name and white space, for comparison."""
+    head, bracket, tail = text.partition("(")
+    return (head.rpartition("::")[2].partition(".")[0] + bracket + tail).replace(" ", "")
