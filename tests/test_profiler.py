@@ -447,6 +447,20 @@ def test_a_wrong_candidate_is_not_profiled(project_root: Path, tmp_path: Path, a
     assert failed.profile.profiler is None
 
 
+@pytest.mark.slow
+def test_a_candidate_that_does_not_build_is_archived_with_the_compilers_error(
+    project_root: Path, tmp_path: Path, add_page: Path
+) -> None:
+    root = small_project(project_root, tmp_path / "project")
+    binding = root / "candidates/vector_add/v0_naive/binding.cpp"
+    binding.write_text(binding.read_text() + "\nint broken = nothing_of_that_name;\n")
+    failed = run_profile(root, "run", add_page, a_core_case(project_root))
+    assert (failed.profile.stage, failed.profile.exit_code) == ("build", 3)
+    assert failed.profile.failure is not None
+    assert "nothing_of_that_name" in failed.profile.failure.evidence[0]
+    assert load_profile(failed.folder)[0] == failed.profile
+
+
 def test_an_unknown_or_illegal_case_is_refused(project_root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="has no legal case 'nothing'"):
         run_profile(small_project(project_root, tmp_path / "p"), "good", PAGE, "nothing")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import sys
 import sysconfig
@@ -24,11 +23,13 @@ from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Build, CaseResult, Finding, Numerics
 from mini_kv.core.tensors import OutputSpec, contiguous_strides
 from mini_kv.correctness.cases import Subject, run_cases
-from mini_kv.run.inputs import device_lock
 from mini_kv.profile_case.evidence import Inputs, Stop
+from mini_kv.run.crew import fresh_candidate, load_fault
+from mini_kv.run.inputs import device_lock, import_path
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.files import exclusive_lock
-from mini_kv.system.workers import Lost, Nursery
+from mini_kv.system.machine import usable_cpus
+from mini_kv.system.workers import Nursery
 
 WARMUP_CALLS = 5
 LOCK_TIMEOUT_S = 600.0
@@ -47,7 +48,7 @@ class Crew:
         """Import the reference, open the library; return the hash of the reference's sources."""
         progress(Event(stage="load", done=0, total=1, detail="workers start"))
         self.oracle.greet()
-        card = inputs.card.card
+        card = inputs.run.card.card
         loaded = self.oracle.load(
             p.LoadReference(
                 reference=card.reference,
@@ -55,23 +56,21 @@ class Crew:
                 tolerances={str(name): limit for name, limit in card.tolerances.items()},
             )
         )
-        greeting = self.seat.greet()
-        ready = isinstance(greeting, p.Ready)
-        outcome = self.seat.load(load_request(inputs, build)) if ready else greeting
-        if isinstance(outcome, p.Failed | Lost):
-            raise Stop(Finding(code=f"LOAD_{outcome.code}", message=outcome.message))
+        fault = load_fault(self.seat, inputs.run, build)
+        if fault is not None:
+            raise Stop(fault)
         progress(Event(stage="load", done=1, total=1, detail="loaded"))
         return loaded.source_sha256
 
     def gate(self, inputs: Inputs, progress: Progress) -> CaseResult:
         """Run the correctness gate on the one case, every round of it; then the candidate's process ends."""
         subject = Subject(
-            card=msgspec.structs.replace(inputs.card.card, cases=(inputs.case,)),
-            manifest=inputs.manifest.manifest,
-            device=inputs.device,
+            card=msgspec.structs.replace(inputs.run.card.card, cases=(inputs.case,)),
+            manifest=inputs.run.manifest.manifest,
+            device=inputs.run.device,
             oracle=self.oracle,
             seat=self.seat,
-            secret_seeds={inputs.case.id: secrets.token_hex(8)},
+            secret_seeds=inputs.run.secret_seeds,
             timeout_s=inputs.timeout_s,
         )
         result = run_cases(subject, progress)[0]
@@ -83,7 +82,7 @@ class Crew:
     ) -> profiler.Capture:
         """Take the device's lock and capture."""
         progress(Event(stage="profile", done=0, total=3, detail="waiting for the device"))
-        with exclusive_lock(device_lock(inputs.device, inputs.gpus), LOCK_TIMEOUT_S) as held:
+        with exclusive_lock(device_lock(inputs.run.device, inputs.run.gpus), LOCK_TIMEOUT_S) as held:
             if not held:
                 message = f"Another measurement held the device for more than {LOCK_TIMEOUT_S:g} s."
                 raise Stop(Finding(code="DEVICE_BUSY", message=message))
@@ -132,34 +131,15 @@ def _wrong_output(what: str) -> Finding:
 def start_crew(inputs: Inputs) -> Iterator[Crew]:
     """Start oracle and candidate worker at once: they import torch while the compiler runs."""
     scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
-    nursery = Nursery(scratch, import_path(inputs.root), inputs.cage)
-    hello = p.Hello(device=inputs.device, threads=1)
+    nursery = Nursery(scratch, import_path(inputs.run.root), inputs.run.cage)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         stack.callback(nursery.close)
-        yield Crew(scratch=scratch, oracle=OracleSeat(nursery, hello), seat=CandidateSeat(nursery, hello))
-
-
-def import_path(root: Path) -> tuple[str, ...]:
-    """Return where workers and target import from: this mini-kv, its dependencies, the project."""
-    own = str(Path(mini_kv.__file__).resolve().parent.parent)
-    inherited = [entry for entry in sys.path if entry and Path(entry).exists()]
-    return tuple(dict.fromkeys([own, *inherited, str(root)]))
-
-
-def load_request(inputs: Inputs, build: Build) -> p.LoadCandidate:
-    """Return what a process needs to open the library; the Python file is the build's own copy."""
-    manifest = inputs.manifest.manifest
-    if build.library is None or build.library_sha256 is None:
-        raise InternalError("BUILD", "a build that passed names no library")
-    sources = compiler.logs_folder(inputs.root, build) / "sources"
-    return p.LoadCandidate(
-        library=str(inputs.root / build.library),
-        library_sha256=build.library_sha256,
-        python=str(sources / manifest.python) if manifest.python else None,
-        dispatcher=manifest.dispatcher,
-        schema=manifest.schema,
-    )
+        yield Crew(
+            scratch=scratch,
+            oracle=OracleSeat(nursery, p.Hello(device=inputs.run.device, threads=usable_cpus())),
+            seat=fresh_candidate(nursery, inputs.run),
+        )
 
 
 def capture_request(
@@ -167,27 +147,30 @@ def capture_request(
 ) -> profiler.CaptureRequest:
     """Return the capture of the case's fixed round, in ``scratch``, which is made."""
     scratch.mkdir()
-    load = load_request(inputs, build)
+    root, manifest = inputs.run.root, inputs.run.manifest.manifest
+    if build.library is None or build.library_sha256 is None:
+        raise InternalError("BUILD", "a build that passed names no library")
+    sources = compiler.logs_folder(root, build) / "sources"
     return profiler.CaptureRequest(
         ncu=ncu,
         plan=TargetPlan(
-            device=inputs.device,
-            library=load.library,
-            library_sha256=load.library_sha256,
-            python=load.python,
-            dispatcher=load.dispatcher,
-            schema=load.schema,
-            input_factory=inputs.card.card.input_factory,
+            device=inputs.run.device,
+            library=str(root / build.library),
+            library_sha256=build.library_sha256,
+            python=str(sources / manifest.python) if manifest.python else None,
+            dispatcher=manifest.dispatcher,
+            schema=manifest.schema,
+            input_factory=inputs.run.card.card.input_factory,
             params=inputs.case.params,
             seed=inputs.seed,
             warmup_calls=WARMUP_CALLS,
             output_folder=str(scratch / "target"),
         ),
-        kernel_name_regex=inputs.manifest.manifest.kernel_name_regex,
-        flush_caches=inputs.card.card.benchmark.cache == "cold",
-        import_path=import_path(inputs.root),
+        kernel_name_regex=manifest.kernel_name_regex,
+        flush_caches=inputs.run.card.card.benchmark.cache == "cold",
+        import_path=import_path(root),
         scratch=scratch,
-        places=_places(inputs.root, scratch, ncu),
+        places=_places(root, scratch, ncu),
         environ=os.environ,
         timeout_s=inputs.timeout_s,
     )

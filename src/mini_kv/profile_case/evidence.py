@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from mini_kv import profiler, task_card
+from mini_kv import profiler
 from mini_kv.compiler.snapshot import Snapshot
-from mini_kv.core.card import SCHEMA_VERSION, Case, DeviceKind, suite_hash
+from mini_kv.core.card import SCHEMA_VERSION, Case, suite_hash
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.profile import REPLAY_NOTE, KernelFacts, Profile, Stage
 from mini_kv.core.record import to_json
-from mini_kv.core.results import Build, CaseResult, Environment, Finding, Numerics, Status
-from mini_kv.system.gpu import GpuReport
-from mini_kv.system.sandbox.cage import Cage
-from mini_kv.system.toolchain import Toolchain
+from mini_kv.core.results import Build, CaseResult, Finding, Numerics, Status
+from mini_kv.run import RunInputs
 
 # What a failure means to the caller: the environment's, the build's, the candidate's, or the capture's.
 _ENVIRONMENT_CODES = frozenset({"DEVICE_BUSY", "NCU_MISSING", "NCU_NO_PERMISSION"})
@@ -32,16 +29,9 @@ _STAGE_CODES: dict[Stage, ExitCode] = {
 class Inputs:
     """Everything that was read and found good before anything ran."""
 
-    root: Path
-    card: task_card.LoadedCard
-    manifest: task_card.LoadedManifest
+    run: RunInputs
     case: Case
     seed: str
-    device: DeviceKind
-    gpus: GpuReport
-    toolchain: Toolchain
-    cage: Cage
-    environment: Environment
     snapshot: Snapshot
     timeout_s: float
 
@@ -70,9 +60,9 @@ class Stop(Exception):
 
 def add_files(inputs: Inputs, evidence: Evidence, archive: profiler.ProfileArchive) -> None:
     """Write everything but ``profile.json`` into the archive."""
-    archive.add("task_card.json", to_json(inputs.card.card))
-    archive.add("candidate_manifest.json", to_json(inputs.manifest.manifest))
-    archive.add("environment.json", to_json(inputs.environment))
+    archive.add("task_card.json", to_json(inputs.run.card.card))
+    archive.add("candidate_manifest.json", to_json(inputs.run.manifest.manifest))
+    archive.add("environment.json", to_json(inputs.run.environment))
     archive.add_all(inputs.snapshot.files, "sources")
     if evidence.build is not None:
         archive.add("compile.json", to_json(evidence.build))
@@ -90,7 +80,7 @@ def make_record(
     inputs: Inputs, evidence: Evidence, archive: profiler.ProfileArchive, elapsed_s: float
 ) -> Profile:
     """Return the record of a run, passed or failed, with the exit code that it means."""
-    card, manifest, failure = inputs.card.card, inputs.manifest.manifest, evidence.failure
+    card, manifest, failure = inputs.run.card.card, inputs.run.manifest.manifest, evidence.failure
     environmental = failure is not None and failure.code in _ENVIRONMENT_CODES
     status = Status.PASS if failure is None else Status.ERROR if environmental else Status.FAIL
     code = ExitCode.ACCEPTED
@@ -111,16 +101,16 @@ def make_record(
         seed=inputs.seed,
         candidate_id=manifest.candidate_id,
         candidate_version=manifest.version,
-        candidate_folder=inputs.manifest.folder,
-        device=inputs.device,
+        candidate_folder=inputs.run.manifest.folder,
+        device=inputs.run.device,
         suite_sha256=suite_hash(card),
-        card_sha256=inputs.card.sha256,
-        manifest_sha256=inputs.manifest.sha256,
+        card_sha256=inputs.run.card.sha256,
+        manifest_sha256=inputs.run.manifest.sha256,
         source_sha256=inputs.snapshot.sha256,
         reference_sha256=evidence.reference_sha256,
         build_key=evidence.build.key if evidence.build else None,
         library_sha256=evidence.build.library_sha256 if evidence.build else None,
-        environment_key=inputs.environment.key,
+        environment_key=inputs.run.environment.key,
         started_at=archive.started_at,
         elapsed_s=round(elapsed_s, 3),
         profiler=evidence.capture.run if evidence.capture else None,

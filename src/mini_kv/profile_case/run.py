@@ -13,22 +13,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mini_kv import benchmark, compiler, machine, profile_analysis, profiler, task_card
+from mini_kv import profile_analysis, profiler, task_card
 from mini_kv.compiler.snapshot import read_candidate
 from mini_kv.core.canonical import fixed_seed
 from mini_kv.core.card import Case, CaseKind, DeviceKind
 from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.isolation import IsolationLevel
 from mini_kv.core.profile import KernelFacts, Profile
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Build, CaseResult, Finding, Status
-from mini_kv.run.inputs import BUILD_FOLDER, resolve_device
-from mini_kv.run.stages import BUILD_TIMEOUT_S
-from mini_kv.profile_case.crew import import_path, start_crew
+from mini_kv.profile_case.crew import start_crew
 from mini_kv.profile_case.evidence import Evidence, Inputs, Stop, add_files, make_record
+from mini_kv.run import build_candidate, read_inputs
 from mini_kv.system.gpu import read_gpus
 from mini_kv.system.processes import adopt_orphans
-from mini_kv.system.sandbox.cage import build_cage
-from mini_kv.system.toolchain import find_toolchain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +53,11 @@ def profile_case(request: ProfileRequest, progress: Progress) -> tuple[Profile, 
     """
     started = time.monotonic()
     inputs = _read_inputs(request)
-    root = request.artifacts_root or inputs.root / "artifacts"
     archive = profiler.ProfileArchive(
-        root, inputs.card.card.task_id, clock=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes
+        inputs.run.artifacts_root,
+        inputs.run.card.card.task_id,
+        clock=lambda: datetime.now(UTC),
+        random_bytes=secrets.token_bytes,
     )
     evidence = Evidence()
     try:
@@ -73,12 +73,13 @@ def profile_case(request: ProfileRequest, progress: Progress) -> tuple[Profile, 
 def _run_stages(request: ProfileRequest, inputs: Inputs, evidence: Evidence, progress: Progress) -> None:
     adopt_orphans()
     try:
-        ncu = profiler.find_ncu(request.ncu, inputs.toolchain.nvcc, os.environ)
+        ncu = profiler.find_ncu(request.ncu, inputs.run.toolchain.nvcc, os.environ)
         if isinstance(ncu, Finding):
             raise Stop(ncu)
         with start_crew(inputs) as crew:
             evidence.stage = "build"
-            evidence.build = _build(inputs, progress)
+            evidence.build = build_candidate(inputs.run, progress)
+            _demand_built(inputs, evidence.build)
             evidence.stage = "load"
             evidence.reference_sha256 = crew.load(inputs, evidence.build, progress)
             evidence.stage = "correctness"
@@ -99,41 +100,23 @@ def _run_stages(request: ProfileRequest, inputs: Inputs, evidence: Evidence, pro
 
 
 def _read_inputs(request: ProfileRequest) -> Inputs:
-    root = task_card.find_project_root(request.task)
-    card = task_card.load_task_card(request.task, root)
-    folder = request.candidate if request.candidate is not None else root / card.card.candidate
-    manifest = task_card.load_manifest(folder, root)
-    task_card.check_pair(card.card, manifest.manifest)
-    case = _case(card, request.case_id)
-    toolchain = find_toolchain(root / BUILD_FOLDER, os.environ)
-    gpus = read_gpus(os.environ)
-    if request.device == "cuda" and not gpus.gpus:
+    if request.device == "cuda" and not read_gpus(os.environ).gpus:
         raise ConfigurationError(
             "GPU_MISSING", "A profile is of a GPU's kernel, and no GPU with a driver is visible here."
         )
-    device = resolve_device(request.device, gpus, toolchain)
-    archive = request.artifacts_root or root / "artifacts"
-    cage = build_cage(device, import_path(root), (root, archive.absolute()))
+    run = read_inputs(
+        task=request.task,
+        candidate=request.candidate,
+        device=request.device,
+        artifacts_root=request.artifacts_root,
+        require_isolation=IsolationLevel.NONE,
+    )
+    case = _case(run.card, request.case_id)
     return Inputs(
-        root=root,
-        card=card,
-        manifest=manifest,
+        run=run,
         case=case,
-        seed=f"{fixed_seed(card.card.task_id, case.id):016x}",
-        device=device,
-        gpus=gpus,
-        toolchain=toolchain,
-        # As ``verify`` describes it, so that a profile and a benchmark of one machine have one key.
-        environment=machine.environment(
-            device=device,
-            timer_plan=benchmark.TIMER_PLAN[device],
-            isolation=cage.isolation.level.value,
-            isolation_features=cage.isolation.features,
-            toolchain=toolchain,
-            gpus=gpus,
-        ),
-        cage=cage,
-        snapshot=read_candidate(root, root / manifest.folder),
+        seed=f"{fixed_seed(run.card.card.task_id, case.id):016x}",
+        snapshot=read_candidate(run.root, run.root / run.manifest.folder),
         timeout_s=request.timeout_s,
     )
 
@@ -152,25 +135,10 @@ def _case(card: task_card.LoadedCard, case_id: str | None) -> Case:
     )
 
 
-def _build(inputs: Inputs, progress: Progress) -> Build:
-    gpus = inputs.gpus.gpus
-    progress(Event(stage="build", done=0, total=1, detail=inputs.manifest.folder))
-    build = compiler.build(
-        compiler.BuildRequest(
-            project_root=str(inputs.root),
-            candidate_folder=inputs.manifest.folder,
-            manifest=inputs.manifest.manifest,
-            device=inputs.device,
-            arch_list=(gpus[0].compute_capability,) if inputs.device == "cuda" else (),
-            timeout_s=BUILD_TIMEOUT_S,
-        ),
-        inputs.toolchain,
-        launcher=inputs.cage.launcher(inputs.toolchain),
-    )
-    progress(Event(stage="build", done=1, total=1, detail="cached" if build.cached else "built"))
+def _demand_built(inputs: Inputs, build: Build) -> None:
     if build.source_sha256 != inputs.snapshot.sha256:
         raise ConfigurationError(
-            "SOURCES_CHANGED", f"Files in {inputs.manifest.folder} changed while they were being read."
+            "SOURCES_CHANGED", f"Files in {inputs.run.manifest.folder} changed while they were being read."
         )
     if build.status is not Status.PASS:
         raise Stop(
@@ -180,7 +148,6 @@ def _build(inputs: Inputs, progress: Progress) -> Build:
                 evidence=(build.first_error,) if build.first_error else (),
             )
         )
-    return build
 
 
 def _demand_passed(result: CaseResult) -> None:
@@ -193,7 +160,7 @@ def _demand_passed(result: CaseResult) -> None:
 def _analyse(inputs: Inputs, capture: profiler.Capture) -> KernelFacts:
     assert capture.raw_csv is not None
     found = profile_analysis.analyse(
-        capture.raw_csv.decode("utf-8", "replace"), inputs.manifest.manifest.kernel_name_regex
+        capture.raw_csv.decode("utf-8", "replace"), inputs.run.manifest.manifest.kernel_name_regex
     )
     if isinstance(found, Finding):
         raise Stop(found)
