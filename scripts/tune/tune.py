@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import json
 import random
 import statistics
@@ -184,12 +185,8 @@ class Bench:
         if self.group == "rmsnorm":
             found["PEER F.rms_norm"] = lambda i: functional.rms_norm(x[i], (self.hidden,), w[i], EPS)
             if self.hidden & (self.hidden - 1) == 0:
-                from triton_peer import launch
-
                 for warps in (4, 8, 16):
-                    found[f"PEER triton row {warps} warps"] = lambda i, n=warps: launch(
-                        x[i], w[i], out[i], EPS, n
-                    )
+                    found[f"PEER triton row {warps} warps"] = functools.partial(self.triton_row, warps)
         if self.group == "vector_add":
             found["PEER torch.add out="] = lambda i: torch.add(x[i], w[i], out=out[i])
         if (self.rows, self.hidden, self.dtype) in COMPILED_SHAPES:
@@ -211,6 +208,11 @@ class Bench:
             for e in profile.profiler.kineto_results.events()
             if e.device_type() == torch.autograd.DeviceType.CUDA
         ]
+
+    def triton_row(self, warps: int, i: int) -> None:
+        from triton_peer import launch
+
+        launch(self.x[i], self.w[i], self.out[i], EPS, warps)
 
     def time(self, calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
         """Return kernel times per label, microseconds."""
