@@ -380,6 +380,12 @@ def test_a_timed_comparison_of_other_builds_or_sources_is_refused(field: str, va
     assert caught.value.code == "COMPARISON_DIFFERS"
 
 
+def test_a_timed_comparison_of_other_cases_is_refused() -> None:
+    document = json.loads(json.dumps(timed_document(*pair())).replace(BEFORE.case_id, "another_case"))
+    with pytest.raises(ConfigurationError, match="did not time the profiles' case"):
+        compared(document)
+
+
 @pytest.mark.parametrize("raw", [b"", b"[1]", b"not json", b'"text"'])
 def test_a_timed_comparison_that_is_none_is_refused(raw: bytes) -> None:
     before, after = pair()

@@ -210,6 +210,10 @@ def _timed_evidence(one: Profile, two: Profile, raw: bytes, digest: str) -> Time
                 f"The timed comparison's {noun} ({_short(document.get(name))}) is not the profiles' "
                 f"({_short(getattr(one, name))}).",
             )
+    if not any(part.get("case_id") == one.case_id for part in _parts(document)):
+        raise ConfigurationError(
+            "COMPARISON_DIFFERS", f"The timed comparison did not time the profiles' case '{one.case_id}'."
+        )
     before, after = (_timed_side(profile, sides) for profile in (one, two))
     return TimedEvidence(comparison_sha256=digest, before=before, after=after)
 
@@ -227,6 +231,7 @@ def _timed_side(profile: Profile, sides: tuple[dict[str, Any], ...]) -> TimedSid
             f"Candidate '{profile.candidate_id}' was timed in build {_short(named[0]['build_key'])} and "
             f"profiled in build {_short(profile.build_key)}.",
         )
+    # A build's key covers every byte of its sources already; where they are listed too, they must fit.
     sources = fitting[0].get("source_sha256", profile.source_sha256)
     if sources != profile.source_sha256:
         raise ConfigurationError(
