@@ -58,12 +58,11 @@ def survey(device: DeviceKind, import_path: Sequence[str], hidden: Sequence[Path
     """Find what the worker must be able to read; ``hidden`` (project, archives) stays out of it."""
     own = str(Path(__file__).resolve().parents[3])
     closed = [os.path.realpath(folder) for folder in hidden]
-    environment = tuple(os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix))
-    kept = [entry for entry in import_path if entry == own or _may_import(entry, closed, environment)]
+    kept = [entry for entry in import_path if entry == own or _may_import(entry, own, closed)]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     granted = [
         *(sys.prefix, sys.base_prefix, sys.exec_prefix),
-        *(entry for entry in kept if entry != own),
+        *(entry for entry in kept if entry != own or _holds_packages(entry)),
         *(f"{own}/mini_kv/{part}" for part in _OWN_PARTS),
         *(entry for entry in libraries if entry.startswith("/") and not _holds(entry, closed)),
     ]
@@ -82,12 +81,21 @@ def _holds(entry: str, closed: Sequence[str]) -> bool:
     return any(is_below(folder, os.path.realpath(entry)) for folder in closed)
 
 
-def _may_import(entry: str, closed: Sequence[str], environment: Sequence[str]) -> bool:
+def _may_import(entry: str, own: str, closed: Sequence[str]) -> bool:
+    """Say whether an import folder is Python's own or holds installed packages, and nothing of the judge's."""
     real = os.path.realpath(entry)
-    if _holds(entry, closed):
+    python = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
+    if _holds(entry, (*closed, own)):
         return False
-    inside = any(is_below(real, folder) for folder in closed)
-    return not inside or any(is_below(real, prefix) for prefix in environment)
+    if any(is_below(real, prefix) for prefix in python):
+        return True
+    return _holds_packages(real) and not any(is_below(real, folder) for folder in closed)
+
+
+def _holds_packages(folder: str) -> bool:
+    if os.path.basename(folder) in ("site-packages", "dist-packages"):
+        return True
+    return any(os.path.isdir(os.path.join(folder, name)) for name in ("torch", "msgspec"))
 
 
 def _with_real(path: str) -> tuple[str, ...]:
