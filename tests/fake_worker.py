@@ -103,6 +103,11 @@ def answer(actor: Any, request: p.Request, payloads: Sequence[bytearray]) -> tup
     return reply, out
 
 
+def inputs_of(seed: str, count: int) -> bytes:
+    first = int(seed[:4], 16) + 1.0
+    return struct.pack(f"<{count}f", *(first + position for position in range(count)))
+
+
 def doubled(raw: bytes | bytearray) -> bytes:
     count = len(raw) // 4
     return struct.pack(f"<{count}f", *(2.0 * value for value in struct.unpack(f"<{count}f", raw)))
@@ -122,9 +127,7 @@ def output_spec(count: int) -> OutputSpec:
 
 def numerics_of(actual: bytes | bytearray, expected: bytes) -> Numerics:
     count = len(expected) // 4
-    pairs = list(
-        zip(struct.unpack(f"<{count}f", actual), struct.unpack(f"<{count}f", expected), strict=True)
-    )
+    pairs = list(zip(struct.unpack(f"<{count}f", actual), struct.unpack(f"<{count}f", expected), strict=True))
     wrong = [position for position, (got, want) in enumerate(pairs) if got != want]
     return Numerics(
         element_count=count,
@@ -176,6 +179,8 @@ class Oracle:
                 return self.make(request)
             case p.Compare():
                 return p.Compared(numerics=numerics_of(payloads[0], self.expected[request.key])), []
+            case p.AuditCase():
+                return p.CaseAudited(element_count=len(self.expected[request.key]) // 4, passed=()), []
             case p.TimeBatch():
                 return timed(request, 20.0), []
             case p.MeasureTimer():
@@ -185,8 +190,7 @@ class Oracle:
 
     def make(self, request: p.MakeCase) -> tuple[p.Reply, list[Any]]:
         count = int(request.params["n"])  # type: ignore[arg-type]
-        first = int(request.seed[:4], 16) + 1.0
-        raw = struct.pack(f"<{count}f", *(first + position for position in range(count)))
+        raw = inputs_of(request.seed, count)
         if request.expect_values:
             self.expected[request.key] = doubled(raw)
         spec = TensorSpec(

@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module below mini_kv.cli, one line of help). A module is imported only when it is run.
     "doctor": ("doctor", "say what this machine has, what it lacks and what to do about it"),
     "validate-task": ("validate_task", "check Task Cards and name every error with file and line"),
+    "audit-task": ("audit_task", "run candidates that compute nothing against every case of a card"),
     "verify": ("verify", "build, check and time one candidate; archive the evidence; give the verdict"),
     "promote-baseline": ("promote_baseline", "make a baseline from a complete, correct, stable attempt"),
     "rebuild-index": ("rebuild_index", "recreate the index from the attempts' folders"),

@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for report in reports:
             _print(report)
+        if sys.stdout.isatty() and len(reports) == 1 and reports[0].ok:
+            print(f"next: mini-kv audit-task --task {arguments.paths[0]} (does any case prove nothing?)")
     return ExitCode.ACCEPTED if all(report.ok for report in reports) else ExitCode.CONFIGURATION
 
 

@@ -123,6 +123,12 @@ class Compare(Record, frozen=True, kw_only=True, tag="compare"):
     outputs: tuple[OutputSpec, ...]
 
 
+class AuditCase(Record, frozen=True, kw_only=True, tag="audit_case"):
+    """Ask which null candidates would pass the case that was made under ``key``."""
+
+    key: str
+
+
 class Forget(Record, frozen=True, kw_only=True, tag="forget"):
     """Free the inputs and expected values of ``key``."""
 
@@ -189,6 +195,7 @@ Request = (
     | LoadReference
     | MakeCase
     | Compare
+    | AuditCase
     | Forget
     | PrepareReferenceTiming
     | LoadCandidate
@@ -256,6 +263,17 @@ class Compared(Record, frozen=True, kw_only=True, tag="compared"):
     """Answer to Compare."""
 
     numerics: Numerics
+
+
+class CaseAudited(Record, frozen=True, kw_only=True, tag="case_audited"):
+    """Answer to AuditCase: the null candidates that pass, by name.
+
+    ``lower_precision`` names narrower dtypes whose rounding alone the tolerance forgives: a remark.
+    """
+
+    element_count: int
+    passed: tuple[str, ...]
+    lower_precision: tuple[str, ...] = ()
 
 
 class CandidateLoaded(Record, frozen=True, kw_only=True, tag="candidate_loaded"):
@@ -329,6 +347,7 @@ Reply = (
     | ReferenceLoaded
     | CaseMade
     | Compared
+    | CaseAudited
     | CandidateLoaded
     | Ran
     | Raised

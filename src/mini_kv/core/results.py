@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
-from mini_kv.core.card import CandidateManifest, CaseKind, DeviceKind, ParamValue
+from mini_kv.core.card import AxisValue, CandidateManifest, CaseKind, DeviceKind, ParamValue
 from mini_kv.core.device_code import DeviceCode
 from mini_kv.core.record import Record
 from mini_kv.core.tensors import OutputSpec
@@ -169,8 +170,16 @@ class Round(Record, frozen=True, kw_only=True):
     raised: str | None = None
 
 
+# What a passed case is evidence of. "form": an empty result has a shape and a dtype and no value.
+# "nothing": a null candidate (zeros, an input, half the work) passes too.
+Proves = Literal["values", "form", "refusal", "nothing"]
+
+
 class CaseResult(Record, frozen=True, kw_only=True):
-    """One case of the plan: present for every case, whatever the workers said."""
+    """One case of the plan: present for every case, whatever the workers said.
+
+    ``proves`` is known of passed and of INVALID cases.
+    """
 
     case_id: str
     kind: CaseKind
@@ -181,6 +190,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
     worker: int
     elapsed_s: float
+    proves: Proves | None = None
 
 
 class ContractCheck(Record, frozen=True, kw_only=True):
@@ -281,7 +291,10 @@ TimingTrust = Literal["verified", "bounded", "unverified"]
 
 
 class BenchmarkCase(Record, frozen=True, kw_only=True):
-    """One timed case. ``stable`` is the quality gate's word; ``findings`` says why not."""
+    """One timed case. ``stable`` is the quality gate's word; ``findings`` says why not.
+
+    ``axis_values`` says where the case lies on the card's axes, by axis name.
+    """
 
     case_id: str
     status: Status
@@ -305,6 +318,7 @@ class BenchmarkCase(Record, frozen=True, kw_only=True):
     checked_outputs: int
     tries: int
     batch_order: tuple[str, ...]
+    axis_values: dict[str, AxisValue] = msgspec.field(default_factory=dict)
 
 
 class Benchmark(Record, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from mini_kv.core.audit import CardAudit
 from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard
 from mini_kv.core.profile import Profile, ProfileComparison
 from mini_kv.core.record import Record
@@ -42,6 +43,7 @@ RECORDS: Mapping[str, type[Record]] = types.MappingProxyType(
         "artifact_index": ArtifactIndex,
         "leaderboard": Leaderboard,
         "baseline": Baseline,
+        "card_audit": CardAudit,
         "profile": Profile,
         "profile_comparison": ProfileComparison,
     }

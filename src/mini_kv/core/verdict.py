@@ -105,9 +105,11 @@ def _cases_axis(name: str, correctness: Correctness | None, *, illegal: bool) ->
             f"{len(failed)} of {len(counted)} cases failed; the first is '{first.case_id}': {first.message}",
         )
     if not any(case.kind is CaseKind.CORE for case in counted) and not illegal:
-        return _axis(name, Status.UNVERIFIED, "NO_EVIDENCE", "no valid core case was run")
+        return _axis(name, Status.UNVERIFIED, "NO_EVIDENCE", "no core case that proves anything was run")
     invalid = len(cases) - len(counted)
-    remark = f"; {invalid} are INVALID and prove nothing" if invalid else ""
+    form = sum(case.proves == "form" for case in counted)
+    remark = f", {form} of them empty (form only)" if form else ""
+    remark += f"; {invalid} are INVALID and prove nothing" if invalid else ""
     return _axis(name, Status.PASS, None, f"{len(counted)} cases passed{remark}")
 
 

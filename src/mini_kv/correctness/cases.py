@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from mini_kv.core import protocol as p
+from mini_kv.core.audit import judge_audits
 from mini_kv.core.canonical import fixed_seed, sha256_bytes
 from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
 from mini_kv.core.errors import InternalError
@@ -156,10 +157,20 @@ def _positive(subject: Subject, case: Case) -> CaseResult:
         rounds.append(_round(subject, case, plan, made, rounds))
         if rounds[-1].status is not Status.PASS:
             break
+    last = rounds[-1]
+    audits = (
+        [subject.oracle.audit(f"{case.id}/{seed}") for seed in made_by_seed]
+        if last.status is Status.PASS
+        else []
+    )
     for seed in made_by_seed:
         _forget(subject, case, seed)
     described = tuple(map(describe_argument, next(iter(made_by_seed.values())).reply.arguments))
-    last = rounds[-1]
+    if audits:
+        proves, degenerate = judge_audits(audits)
+        status = Status.PASS if degenerate is None else Status.INVALID
+        passed = _result(subject, case, status, degenerate, tuple(rounds), described)
+        return msgspec.structs.replace(passed, proves=proves)
     reason = last.findings[0] if last.findings else None
     return _result(subject, case, last.status, reason, tuple(rounds), described)
 
@@ -308,7 +319,9 @@ def _illegal(subject: Subject, case: Case, probe: Case | None) -> CaseResult:
         text = outcome.reply.message if isinstance(outcome.reply, p.Failed) else "unexpected answer"
         record = _round_record(plan, Status.FAIL, (Finding(code=code, message=text[:500]),))
     finding = record.findings[0] if record.findings else None
-    return _result(subject, case, record.status, finding, (record,), described)
+    result = _result(subject, case, record.status, finding, (record,), described)
+    refused = "refusal" if record.status is Status.PASS else None
+    return msgspec.structs.replace(result, proves=refused)
 
 
 def _grade_illegal_reply(

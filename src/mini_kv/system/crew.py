@@ -167,6 +167,13 @@ class OracleSeat:
             f"cannot be imported: {_text(reply)}",
         )
 
+    def audit(self, key: str) -> p.CaseAudited:
+        """Return which null candidates pass the case made under ``key``; raises ``InternalError``."""
+        reply = self._reply(p.AuditCase(key=key), (), LOAD_TIMEOUT_S).reply
+        if isinstance(reply, p.CaseAudited):
+            return reply
+        raise InternalError("NOT_AUDITED", f"the oracle could not audit '{key}': {_text(reply)}")
+
     def ask(self, message: p.Request, payloads: Sequence[Payload] = (), *, timeout_s: float) -> Answer:
         """Ask the oracle; raises ``InternalError`` when it is lost. ``Failed`` is a reply like others."""
         return self._reply(message, payloads, timeout_s)

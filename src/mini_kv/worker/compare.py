@@ -6,7 +6,7 @@ at four million elements), and on a GPU a large output needs no FP64 copy of its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -116,11 +116,8 @@ def _add_chunk(
     value = values.to(torch.float64)
     difference = (value - target).abs()
     magnitude = target.abs()
-    # Written so that NaN lands on the failing side; infinities differ by NaN or infinity.
-    close = difference <= limit.rtol * magnitude + limit.atol
     finite = torch.isfinite(difference) & torch.isfinite(magnitude)
-    good = (close & finite) | (value == target) | (torch.isnan(value) & torch.isnan(target))
-    good = good if same is None else same
+    good = _good(value, target, difference, finite, limit) if same is None else same
     if not bool(good.all()):
         wrong = (~good).nonzero().reshape(-1)
         errors.mismatches += wrong.numel()
@@ -139,6 +136,41 @@ def _add_chunk(
         info = torch.finfo(dtype)
         unit = magnitude.clamp_min(info.tiny).mul_(info.eps)
         errors.max_eps = _larger(errors.max_eps, float((difference / unit).max()))
+
+
+def _good(
+    value: torch.Tensor,
+    target: torch.Tensor,
+    difference: torch.Tensor,
+    finite: torch.Tensor,
+    limit: Tolerance,
+) -> torch.Tensor:
+    # Written so that NaN lands on the failing side; infinities differ by NaN or infinity.
+    close = difference <= limit.rtol * target.abs() + limit.atol
+    return (close & finite) | (value == target) | (torch.isnan(value) & torch.isnan(target))
+
+
+def all_right(values: Callable[[slice], torch.Tensor], want: Expected) -> bool:
+    """Return whether every element is right; ``values`` gives any slice of the flattened output.
+
+    The last chunk comes first and the first wrong one ends it: what computes nothing, or only half, is
+    found out by one chunk.
+    """
+    targets, working = want.target.reshape(-1), want.working.reshape(-1)
+    step = CHUNK_ELEMENTS[targets.device.type]
+    for start in reversed(range(0, targets.numel(), step)):
+        part = slice(start, min(start + step, targets.numel()))
+        found = values(part)
+        if not working.dtype.is_floating_point:
+            good = found == working[part]
+        else:
+            value, target = found.to(torch.float64), targets[part]
+            difference = (value - target).abs()
+            finite = torch.isfinite(difference) & torch.isfinite(target)
+            good = _good(value, target, difference, finite, want.limit)
+        if not bool(good.all()):
+            return False
+    return True
 
 
 def _larger(left: float | None, right: float) -> float:

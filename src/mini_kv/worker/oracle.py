@@ -23,6 +23,7 @@ from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec, element_count
 from mini_kv.worker.channel import Payload
 from mini_kv.worker.compare import Expected, compare, expect, reference_within_tolerance
 from mini_kv.worker.device import open_device
+from mini_kv.worker.nulls import audit_nulls
 from mini_kv.worker.storage import as_outputs, dtype_name, dtype_of, export_arguments
 from mini_kv.worker.timed_cases import TimedCases
 
@@ -53,7 +54,7 @@ class Oracle:
         match request:
             case p.Hello():
                 self._device, ready = open_device(request)
-                self._timed = TimedCases(self._device)
+                self._timed = TimedCases(self._device, keeps_outputs=False)
                 return ready, ()
             case p.LoadReference():
                 return self._load(request), ()
@@ -61,6 +62,9 @@ class Oracle:
                 return self._make(request)
             case p.Compare():
                 return p.Compared(numerics=self._compare(request, payloads)), ()
+            case p.AuditCase():
+                kept = self._kept[request.key]
+                return audit_nulls(kept.arguments, kept.expected), ()
             case p.Forget():
                 self._kept.pop(request.key, None)
                 return p.Done(), ()
