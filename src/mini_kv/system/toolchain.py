@@ -49,7 +49,8 @@ class Compiler(Record, frozen=True, kw_only=True):
     """A compiler driver. ``identity`` changes when it, or a program it runs, changes.
 
     ``include_folders`` are those it searches unasked; ``root`` is nvcc's toolkit folder, ``None`` for
-    a host compiler; ``cxx_runtime`` is the shared C++ library of the system, which torch uses.
+    a host compiler; ``cxx_runtime`` is the shared C++ library of the system, which torch uses;
+    ``library_folders`` are those a host compiler's linker searches.
     """
 
     path: str
@@ -59,6 +60,7 @@ class Compiler(Record, frozen=True, kw_only=True):
     include_folders: tuple[str, ...] = ()
     root: str | None = None
     cxx_runtime: str | None = None
+    library_folders: tuple[str, ...] = ()
 
 
 class TorchFacts(Record, frozen=True, kw_only=True):
@@ -243,7 +245,16 @@ def _probe_cxx(path: str) -> Compiler | None:
         programs=stamps,
         include_folders=_searched_folders(path, environ),
         cxx_runtime=_shared_cxx_runtime(path, environ),
+        library_folders=_library_folders(path, environ),
     )
+
+
+def _library_folders(path: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    answer = probe([path, "-print-search-dirs"], environ)
+    text = answer.stdout.decode("utf-8", "replace") if answer else ""
+    listed = next((line for line in text.splitlines() if line.startswith("libraries:")), "")
+    folders = (os.path.realpath(entry) for entry in listed.partition("=")[2].split(":") if entry)
+    return tuple(dict.fromkeys(folder for folder in folders if os.path.isdir(folder) and folder != "/"))
 
 
 def _shared_cxx_runtime(path: str, environ: Mapping[str, str]) -> str | None:

@@ -60,7 +60,8 @@ def _tool_folders(toolchain: Toolchain) -> tuple[str, ...]:
     for compiler in (toolchain.cxx, toolchain.nvcc):
         if compiler is not None:
             folders += compiler.include_folders
-            folders += [os.path.dirname(program.path) for program in compiler.programs]
+            folders += compiler.library_folders
+            folders += [folder for program in compiler.programs for folder in _homes(program.path)]
             folders += [compiler.root] if compiler.root else []
     if toolchain.torch is not None:
         folders += [*toolchain.torch.include_folders, toolchain.torch.library_folder]
@@ -69,6 +70,17 @@ def _tool_folders(toolchain: Toolchain) -> tuple[str, ...]:
         runtime = toolchain.cuda.runtime_library
         folders += [os.path.dirname(runtime)] if runtime else []
     return (*folders, toolchain.python_include) if toolchain.python_include else tuple(folders)
+
+
+def _homes(program: str) -> tuple[str, ...]:
+    """Return a tool's folder, and the whole installation it belongs to where that is one of its own.
+
+    A compiler below ``/opt/gcc/bin`` has its libraries and start files below ``/opt/gcc``.
+    """
+    folder = os.path.dirname(program)
+    prefix = os.path.dirname(folder)
+    own = os.path.basename(folder) == "bin" and prefix not in ("/", "/usr", "/usr/local", "")
+    return (folder, prefix) if own else (folder,)
 
 
 def build_cage(device: DeviceKind, import_path: Sequence[str], hidden: Sequence[Path]) -> Cage:
