@@ -27,6 +27,7 @@ from mini_kv.benchmark.witnesses import (
     witness_kernels,
 )
 from mini_kv.core import protocol as p
+from mini_kv.core.axes import axis_values
 from mini_kv.core.card import Case
 from mini_kv.core.quality import judge_quality
 from mini_kv.core.results import BenchmarkCase, Finding, KernelWitness, Series, Status, TimingTrust
@@ -156,6 +157,7 @@ def _record(
         checked_outputs=timed.checked,
         tries=timed.tries,
         batch_order=tuple(timed.order),
+        axis_values=axis_values(subject.card, timed.case.id),
     )
 
 

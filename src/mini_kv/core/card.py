@@ -12,7 +12,13 @@ from mini_kv.core.record import Record
 
 SCHEMA_VERSION = "1.0.0"
 
+# An axis of 8 to 16 points a decade is a curve; more only costs time.
+MAX_AXES = 8
+MAX_AXIS_VALUES = 64
+MAX_CASES = 4096
+
 IDENTIFIER = r"^[a-z][a-z0-9_]{0,63}$"
+AXIS_NAME = r"^[a-z][a-z0-9_]{0,15}$"
 SEMANTIC_VERSION = r"^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)$"
 IMPORT_PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 DISPATCHER_NAME = r"^[A-Za-z_][A-Za-z0-9_]*::[A-Za-z_][A-Za-z0-9_]*$"
@@ -29,6 +35,7 @@ DeviceKind = Literal["cuda", "cpu"]
 
 Scalar = bool | int | float | str
 ParamValue = Scalar | tuple[Scalar, ...]
+AxisValue = int | float | str
 
 
 class CaseKind(enum.Enum):
@@ -75,8 +82,32 @@ class Contract(Record, frozen=True, kw_only=True):
     streams: bool = True
 
 
+class PowersOfTwo(Record, frozen=True, kw_only=True):
+    """All powers of two from the first to the last, both of them included."""
+
+    first: Annotated[int, Meta(ge=1, le=1 << 40)] = msgspec.field(name="from")
+    last: Annotated[int, Meta(ge=1, le=1 << 40)] = msgspec.field(name="to")
+
+
+class SweepAxis(Record, frozen=True, kw_only=True):
+    """Times a template case once for each value of one of its parameters (or of one position in a list).
+
+    Exactly one of ``values`` and ``powers_of_two`` says which values; see ``core.axes``.
+    """
+
+    name: Annotated[str, Meta(pattern=AXIS_NAME)]
+    case: Identifier
+    param: Identifier
+    position: Annotated[int, Meta(ge=0)] | None = None
+    values: Annotated[tuple[AxisValue, ...], Meta(min_length=1, max_length=MAX_AXIS_VALUES)] | None = None
+    powers_of_two: PowersOfTwo | None = None
+
+
 class BenchmarkPlan(Record, frozen=True, kw_only=True):
-    """What is timed and how often: ``repeats`` x ``iterations`` samples a side and case."""
+    """What is timed and how often: ``repeats`` x ``iterations`` samples a side and case.
+
+    The cases that ``axes`` generate are timed beside those of ``case_ids``.
+    """
 
     case_ids: Annotated[tuple[Identifier, ...], Meta(min_length=1)]
     primary_case_id: Identifier
@@ -84,6 +115,7 @@ class BenchmarkPlan(Record, frozen=True, kw_only=True):
     iterations: Annotated[int, Meta(ge=1, le=10_000)] = 100
     repeats: Annotated[int, Meta(ge=1, le=100)] = 5
     cache: Literal["cold", "hot"] = "cold"
+    axes: Annotated[tuple[SweepAxis, ...], Meta(max_length=MAX_AXES)] = ()
 
 
 class TaskCard(Record, frozen=True, kw_only=True):
@@ -97,7 +129,7 @@ class TaskCard(Record, frozen=True, kw_only=True):
     input_factory: ImportPath
     candidate: RelativePath
     device: DeviceRequest
-    cases: Annotated[tuple[Case, ...], Meta(min_length=1, max_length=4096)]
+    cases: Annotated[tuple[Case, ...], Meta(min_length=1, max_length=MAX_CASES)]
     tolerances: dict[DTypeName, Tolerance]
     contract: Contract
     benchmark: BenchmarkPlan
@@ -130,8 +162,14 @@ class CandidateManifest(Record, frozen=True, kw_only=True):
 
 
 def suite_hash(card: TaskCard) -> str:
-    """Hash everything in a card that changes what is measured (not the candidate, not the device)."""
+    """Hash everything in a card that changes what is measured (not the candidate, not the device).
+
+    The cases that axes generate are part of it, whether the card was expanded already or not.
+    """
+    from mini_kv.core.axes import expand_axes
     from mini_kv.core.canonical import canonical_sha256
 
-    measured = msgspec.structs.replace(card, candidate="-", device="auto")
+    measured = msgspec.to_builtins(msgspec.structs.replace(expand_axes(card), candidate="-", device="auto"))
+    if not card.benchmark.axes:
+        del measured["benchmark"]["axes"]  # a card without axes keeps the hash it had before there were any
     return canonical_sha256(measured)

@@ -14,6 +14,7 @@ from mini_kv.core.card import CandidateManifest, TaskCard
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import Record
 from mini_kv.system.paths import PathRefused, find_project_root, read_regular_file, shown_path
+from mini_kv.task_card.axis_rules import axis_findings
 from mini_kv.task_card.card_rules import card_findings, version_finding
 from mini_kv.task_card.document import Document, Problem, read_document
 from mini_kv.task_card.manifest_rules import manifest_findings
@@ -26,7 +27,10 @@ MAX_PROBLEMS = 500
 
 
 class LoadedCard(Record, frozen=True, kw_only=True):
-    """A valid card and the file it came from. ``path`` is project-relative POSIX, ``raw`` the file's text."""
+    """A valid card and the file it came from. ``path`` is project-relative POSIX, ``raw`` the file's text.
+
+    The cases that the benchmark's axes generate are among the card's cases.
+    """
 
     card: TaskCard
     path: str
@@ -61,13 +65,17 @@ def load_task_card(path: Path, project_root: Path | None = None) -> LoadedCard:
         if version is not None:
             _fail("INVALID_TASK_CARD", "Task Card", shown, [_placed(version, document)])
         card, shape = converted(data, TaskCard)
-        findings = [*shape, *card_findings(data, root)]
+        findings = [*shape, *card_findings(data, root), *axis_findings(data)]
     problems = _merged(document, findings)
     if card is None or problems:
         _fail("INVALID_TASK_CARD", "Task Card", shown, problems)
     normal = PurePosixPath(card.candidate).as_posix()
     if normal != card.candidate:
         card = msgspec.structs.replace(card, candidate=normal)
+    if card.benchmark.axes:
+        from mini_kv.core.axes import expand_axes
+
+        card = expand_axes(card)
     return LoadedCard(card=card, path=shown, sha256=sha256_bytes(raw), raw=raw.decode("utf-8"))
 
 

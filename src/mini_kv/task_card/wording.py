@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mini_kv.core.card import DISPATCHER_NAME, IDENTIFIER, IMPORT_PATH, SEMANTIC_VERSION
+from mini_kv.core.card import AXIS_NAME, DISPATCHER_NAME, IDENTIFIER, IMPORT_PATH, SEMANTIC_VERSION
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _PATTERNS: Mapping[str, str] = {
+    AXIS_NAME: "1 to 16 of a-z, 0-9 and _, a letter first",
     IDENTIFIER: "1 to 64 of a-z, 0-9 and _, a letter first",
     SEMANTIC_VERSION: "three numbers with dots, such as 1.0.0",
     IMPORT_PATH: "module.path:function",

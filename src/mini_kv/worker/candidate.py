@@ -79,7 +79,7 @@ class Candidate:
 
     def _timing(self) -> TimedCases:
         if self._timed is None:
-            self._timed = TimedCases(self._device)
+            self._timed = TimedCases(self._device, keeps_outputs=True)
         return self._timed
 
     def _need(self) -> Callable[..., object]:

@@ -41,8 +41,10 @@ class _Prepared:
 class TimedCases:
     """The timed cases of one process, by case id."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, keeps_outputs: bool) -> None:
+        """``keeps_outputs`` until one of them is fetched: only the candidate's are ever asked for."""
         self._device = device
+        self._keeps_outputs = keeps_outputs
         self._timer = timer_for(device)
         self._cases: dict[str, _Prepared] = {}
 
@@ -87,7 +89,8 @@ class TimedCases:
                 calls_per_sample=request.calls_per_sample,
                 cache=request.cache,
             )
-        case.outputs.update(batch.outputs)
+        if self._keeps_outputs:
+            case.outputs.update(batch.outputs)
         case.calls_per_sample = batch.calls_per_sample
         return p.Timed(
             samples_us=batch.samples_us,
@@ -123,6 +126,8 @@ class TimedCases:
         position = (request.sample + 1) * case.calls_per_sample - 1
         used = position % len(case.sets)
         outputs, payloads = describe_outputs(as_outputs(case.outputs[request.sample]), case.sets[used])
+        # A card that sweeps many shapes would otherwise hold gigabytes for each until the last was timed.
+        case.outputs.clear()
         return p.TimedOutput(argument_set=used, outputs=outputs), payloads
 
 
