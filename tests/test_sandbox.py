@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from mini_kv.core.isolation import Isolation, IsolationLevel, MissingFeature, level_of
-from mini_kv.pipeline import _import_path
 from mini_kv.system.processes import descendants
+from mini_kv.system.sandbox import cage as cage_module
 from mini_kv.system.sandbox import probe, seccomp, trials
 from mini_kv.system.sandbox.cage import Cage, build_cage
 from mini_kv.system.sandbox.policy import survey, user_for, wanted_features
@@ -26,6 +26,7 @@ from mini_kv.system.sandbox.rooms import hand_over, make_rooms
 from mini_kv.system.toolchain import find_toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
+IMPORT_PATH = (str(ROOT / "src"), *(entry for entry in sys.path if entry and os.path.exists(entry)))
 _INSIDE = (
     "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
     "from mini_kv.system.sandbox.stage import enter; enter(a['policy'], a['parent'], ()); exec(a['code'])"
@@ -36,7 +37,7 @@ _TRY_ALL = "import json; from mini_kv.system.sandbox import trials; "
 @pytest.fixture(scope="module")
 def cage() -> Cage:
     """This machine's cage, probed once."""
-    return build_cage("cpu", _import_path(ROOT), (ROOT, ROOT / "artifacts"))
+    return build_cage("cpu", IMPORT_PATH, (ROOT, ROOT / "artifacts"))
 
 
 def needs(cage: Cage, *features: str) -> None:
@@ -361,10 +362,7 @@ def test_a_policy_that_cannot_be_entered_ends_the_process(cage: Cage, tmp_path: 
     assert "served" not in out
 
 
-def test_a_weaker_machine_refuses_a_level_that_was_demanded(
-    cage: Cage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mini_kv import pipeline
+def test_a_weaker_machine_refuses_a_level_that_was_demanded(monkeypatch: pytest.MonkeyPatch) -> None:
     from mini_kv.cli.main import main
 
     weak = Isolation(
@@ -372,7 +370,7 @@ def test_a_weaker_machine_refuses_a_level_that_was_demanded(
         features=("own_process", "scrubbed_environment"),
         missing=(MissingFeature(name="file_access", reason="the kernel has no Landlock"),),
     )
-    monkeypatch.setattr(pipeline, "build_cage", lambda *_: Cage(ground=cage.ground, isolation=weak))
+    monkeypatch.setattr(cage_module, "probe_ground", lambda _: weak)
     task = str(ROOT / "tasks" / "vector_add.yaml")
     assert main(["verify", "--task", task, "--device", "cpu", "--require-isolation", "confined"]) == 2
 
