@@ -36,7 +36,7 @@ class CandidateSeat:
     @property
     def pid(self) -> int:
         """The seated worker's process id."""
-        return self._worker.pid
+        return self._worker.serving_pid
 
     def greet(self) -> p.Ready | p.Failed | Lost:
         """Wait until the first worker has imported torch and opened the device."""

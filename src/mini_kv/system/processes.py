@@ -56,6 +56,20 @@ def cpu_time_ns(process: int) -> int | None:
     return total
 
 
+def second_of_namespace(leader: int) -> int | None:
+    """Return the descendant that is process 2 of a namespace below: the one its init was made for.
+
+    ``None`` where there is no such namespace, or not yet.
+    """
+    for process in descendants(leader):
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{process}/status").read_text(errors="replace")
+            ids = status.partition("NSpid:")[2].partition("\n")[0].split()
+            if len(ids) > 1 and ids[-1] == "2":
+                return process
+    return None
+
+
 def kill_group(leader: int) -> None:
     """Send SIGKILL to a process group; one that is gone is fine."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -25,7 +25,7 @@ import msgspec
 
 from mini_kv.core import protocol
 from mini_kv.core.protocol import LoadCandidate, ProtocolError, Reply, Request
-from mini_kv.system.processes import kill_descendants, sweep_orphans
+from mini_kv.system.processes import kill_descendants, second_of_namespace, sweep_orphans
 from mini_kv.system.sandbox.cage import Cage
 from mini_kv.system.sandbox.rooms import hand_over
 
@@ -130,11 +130,19 @@ class Worker:
         os.close(writer)
         theirs.close()
         self.pid = self._process.pid
+        self._serving: int | None = None
         self._socket = ours
         self._pidfd = os.pidfd_open(self.pid)
         self._drain = _Drain(reader, self.kill)
         self._drain.start()
         self._lost: Lost | None = None
+
+    @property
+    def serving_pid(self) -> int:
+        """The process that answers: in a namespace of its own it is not the one that was started."""
+        if self._serving is None:
+            self._serving = second_of_namespace(self.pid) if self._inbox is not None else self.pid
+        return self._serving or self.pid
 
     @property
     def alive(self) -> bool:
