@@ -20,7 +20,7 @@ import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.results import Mismatch, Numerics
-from mini_kv.core.tensors import OutputSpec, TensorSpec
+from mini_kv.core.tensors import GUARD_BYTES, OutputSpec, TensorSpec
 from mini_kv.system import workers
 from mini_kv.worker.channel import Channel
 
@@ -178,7 +178,8 @@ class Oracle:
             case p.MakeCase():
                 return self.make(request)
             case p.Compare():
-                return p.Compared(numerics=numerics_of(payloads[0], self.expected[request.key])), []
+                actual = payloads[request.outputs[0].blob]  # type: ignore[index]
+                return p.Compared(numerics=numerics_of(actual, self.expected[request.key])), []
             case p.AuditCase():
                 return p.CaseAudited(element_count=len(self.expected[request.key]) // 4, passed=()), []
             case p.TimeBatch():
@@ -228,7 +229,7 @@ class Candidate:
             case p.LoadCandidate():
                 return p.CandidateLoaded(schema=SCHEMA, kernels={"CPU": True, "Meta": True}), []
             case p.RunCase():
-                return self.run(payloads[0])
+                return self.run(payloads[0], request.poison)
             case p.CheckContract():
                 parts = ("test_schema", "test_autograd_registration", "test_faketensor")
                 names = [f"opcheck.{part}" for part in (*parts, "test_aot_dispatch_dynamic")]
@@ -247,9 +248,11 @@ class Candidate:
             case _:
                 return p.Done(), []
 
-    def run(self, raw: bytearray) -> tuple[p.Reply, list[Any]]:
+    def run(self, raw: bytearray, pattern: int) -> tuple[p.Reply, list[Any]]:
         count = len(raw) // 4
         if count > 100 and count % 2:
             types = ("RuntimeError", "Exception", "BaseException", "object")
             return p.Raised(types=types, message="double: n must be even", device_lost=False), []
-        return p.Ran(outputs=(output_spec(count),), input_blobs=(1,)), [doubled(raw), raw]
+        zones = bytes([pattern]) * (2 * GUARD_BYTES)
+        ran = p.Ran(outputs=(output_spec(count),), input_blobs=(1,), guard_blobs=(2,), stray_writes=0)
+        return ran, [doubled(raw), raw, zones]

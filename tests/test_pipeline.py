@@ -22,7 +22,7 @@ from mini_kv.core.results import Attempt, Benchmark, CaseResult, Correctness, De
 from mini_kv.pipeline import Verdict
 from mini_kv.run import inputs as run_inputs
 from mini_kv.system.processes import children
-from mini_kv.system.workers import Worker
+from mini_kv.system.workers import Nursery, Worker
 
 __all__ = ["fake_project"]
 
@@ -632,18 +632,25 @@ def test_expected_values_and_secrets_never_enter_the_candidates_process(
     fake_project: FakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: dict[str, bytes] = {}
-    send = Worker._send
+    roles: dict[int, str] = {}
+    start, send = Nursery.start, Worker._send
+
+    def started(nursery: Nursery, role: str) -> Worker:
+        worker = start(nursery, role)
+        roles[worker.pid] = role
+        return worker
 
     def watched(worker: Worker, message: p.Request, payloads: Any, deadline: float) -> None:
-        name = type(message).__name__
-        sent[name] = sent.get(name, b"") + p.encode_message(message) + b"".join(payloads)
+        role = roles[worker.pid]
+        sent[role] = sent.get(role, b"") + p.encode_message(message) + b"".join(payloads)
         send(worker, message, payloads, deadline)
 
+    monkeypatch.setattr(Nursery, "start", started)
     monkeypatch.setattr(Worker, "_send", watched)
     verdict = fake_project.verify()
-    for_oracle = {"LoadReference", "MakeCase", "Compare", "Forget", "PrepareReferenceTiming"}
-    assert for_oracle < set(sent)
-    told = b"".join(raw for name, raw in sent.items() if name not in for_oracle)
+    assert set(sent) == {"oracle", "candidate", "contract"}
+    assert all(seed.encode() in sent["oracle"] for seed in verdict.attempt.secret_seeds.values())
+    told = sent["candidate"] + sent["contract"]
     assert b"fixture_reference" not in told
     for case_id, seed in verdict.attempt.secret_seeds.items():
         assert seed.encode() not in told

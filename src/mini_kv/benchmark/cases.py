@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from mini_kv.benchmark.ceilings import floor_bound_us, peak_bytes_per_us, per_time, percent
 from mini_kv.benchmark.samples import (
     CANDIDATE,
+    MIN_CALL_US,
     REFERENCE,
     CaseLost,
     Sets,
     Taken,
     TimedSubject,
     check_outputs,
-    prepare,
+    hand_over,
+    made_output_bytes,
+    make_sets,
     release,
     take_repeats,
 )
@@ -31,7 +34,6 @@ from mini_kv.core.axes import axis_values
 from mini_kv.core.card import Case
 from mini_kv.core.quality import judge_quality
 from mini_kv.core.results import BenchmarkCase, Finding, KernelWitness, Series, Status, TimingTrust
-from mini_kv.core.tensors import ITEM_SIZE_BYTES, element_count
 
 MAX_TRIES = 3
 # No further try of a case begins after this: a busy machine stays busy, and a verdict is waited for.
@@ -56,8 +58,10 @@ class TimedCase:
 def take_case(subject: TimedSubject, case: Case) -> TimedCase:
     """Take the plan's samples of both sides, up to three times while the quality gate is missed."""
     started = time.monotonic()
-    timed = TimedCase(case=case, sets=prepare(subject, case))
+    timed = TimedCase(case=case, sets=Sets(made=(), keys=()))
     try:
+        timed.sets, payloads = make_sets(subject, case)
+        hand_over(subject, case, timed.sets, payloads)
         while timed.tries < MAX_TRIES:
             timed.tries += 1
             taken, caught = take_repeats(subject, case, timed.sets, timed.order)
@@ -79,6 +83,8 @@ def _both_series(subject: TimedSubject, taken: dict[str, Taken], kernels: Kernel
 
     try:
         candidate = taken[CANDIDATE].series(subject.device, marker(kernels.candidate))
+        if not candidate.p50_us >= MIN_CALL_US:
+            raise ValueError(f"a P50 of {candidate.p50_us:g} us is shorter than one clock cycle")
     except ValueError as error:
         raise CaseLost(
             Finding(code="NOT_A_TIME", message=f"the candidate's samples are not times: {error}")
@@ -90,13 +96,15 @@ def finish_case(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured)
     """Hear the other witnesses (after all samples of all cases), free the case, write its record."""
     try:
         if timed.wrong or not timed.taken:
-            return _record(subject, timed, timer, None, None, Kernels(), (), None, "unverified")
-        return _witnessed(subject, timed, timer)
+            record = _record(subject, timed, timer, None, None, Kernels(), (), None, "unverified")
+        else:
+            record = _witnessed(subject, timed, timer)
     except CaseLost as lost:
         timed.wrong = (lost.finding,)
-        return _record(subject, timed, timer, None, None, Kernels(), (), None, "unverified")
-    finally:
-        release(subject, timed.case, timed.sets)
+        record = _record(subject, timed, timer, None, None, Kernels(), (), None, "unverified")
+    # Not after Ctrl-C or a lost oracle: nobody would answer, or only when the running batch has ended.
+    release(subject, timed.case, timed.sets)
+    return record
 
 
 def _witnessed(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) -> BenchmarkCase:
@@ -126,13 +134,14 @@ def _record(
     outside_us: float | None,
     trust: TimingTrust,
 ) -> BenchmarkCase:
-    made = timed.sets.made[0]
+    made = timed.sets.made[0] if timed.sets.made else None
+    bytes_moved, flops = (made.bytes_moved, made.flops) if made else (None, None)
     time_us = _device_time_us(candidate)
-    bound = _bound_us(subject, made, timer)
+    bound = _bound_us(subject, made, timer) if made else None
     wrong = timed.wrong
     if time_us is not None and bound is not None and not time_us >= bound:
         wrong = (*wrong, _impossible(time_us, bound))
-    gb_per_s = per_time(made.bytes_moved, time_us) if time_us is not None else None
+    gb_per_s = per_time(bytes_moved, time_us) if time_us is not None else None
     both = candidate is not None and reference is not None
     return BenchmarkCase(
         case_id=timed.case.id,
@@ -143,10 +152,10 @@ def _record(
         candidate=candidate,
         reference=reference,
         speedup=reference.p50_us / candidate.p50_us if candidate and reference else None,
-        bytes_moved=made.bytes_moved,
-        flops=made.flops,
+        bytes_moved=bytes_moved,
+        flops=flops,
         gb_per_s=gb_per_s,
-        gflop_per_s=per_time(made.flops, time_us) if time_us is not None else None,
+        gflop_per_s=per_time(flops, time_us) if time_us is not None else None,
         percent_of_copy_bandwidth=percent(gb_per_s, timer.copy_gb_per_s),
         floor_bound_us=bound,
         candidate_kernel=kernels.candidate,
@@ -165,7 +174,7 @@ def _bound_us(subject: TimedSubject, made: p.CaseMade, timer: p.TimerMeasured) -
     if subject.card.benchmark.cache != "cold" or subject.gpu is None:
         return None
     return floor_bound_us(
-        made.bytes_moved, _output_bytes(made), timer.l2_bytes, peak_bytes_per_us(subject.gpu)
+        made.bytes_moved, made_output_bytes(made), timer.l2_bytes, peak_bytes_per_us(subject.gpu)
     )
 
 
@@ -179,10 +188,6 @@ def _device_time_us(series: Series | None) -> float | None:
     if series is None:
         return None
     return series.net_p50_us if series.net_p50_us > 0.0 else series.p50_us
-
-
-def _output_bytes(made: p.CaseMade) -> int:
-    return sum(element_count(want.shape) * ITEM_SIZE_BYTES[want.dtype] for want in made.expected)
 
 
 def _impossible(time_us: float, bound_us: float) -> Finding:

@@ -15,12 +15,16 @@ from mini_kv.core.card import Case, DeviceKind, TaskCard
 from mini_kv.core.errors import InternalError
 from mini_kv.core.results import Finding, GpuFacts, Series
 from mini_kv.core.statistics import median, summarize
-from mini_kv.core.tensors import Argument, TensorSpec
+from mini_kv.core.tensors import ITEM_SIZE_BYTES, Argument, TensorSpec, element_count
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost
 
 ROTATING_SETS = 3
 REWARM_CALLS = 2
+MAX_CALLS_PER_SAMPLE = 10_000_000
+# A tenth of a nanosecond: nothing is called in less than a cycle, and ratios stay finite.
+MIN_CALL_US = 1e-4
+REPLY_SLACK_BYTES = 1 << 20
 CANDIDATE, REFERENCE = "candidate", "reference"
 # The step of a clock whose every reading was equal: CUDA's event grid on the GPUs of today.
 FALLBACK_TICK_US = {"cuda": 0.032, "cpu": 0.001}
@@ -103,11 +107,10 @@ def timed_seed(secret_seed: str, position: int) -> str:
     return canonical_sha256(["timed", secret_seed, position])[:16]
 
 
-def prepare(subject: TimedSubject, case: Case) -> Sets:
-    """Have the oracle make the sets and hand them to both sides."""
+def make_sets(subject: TimedSubject, case: Case) -> tuple[Sets, list[bytearray]]:
+    """Have the oracle make the sets; raises :class:`CaseLost` where the card is at fault."""
     made: list[p.CaseMade] = []
     keys: list[str] = []
-    arguments: list[tuple[Argument, ...]] = []
     payloads: list[bytearray] = []
     for position in range(ROTATING_SETS):
         key = f"timed/{case.id}/{position}"
@@ -117,17 +120,30 @@ def prepare(subject: TimedSubject, case: Case) -> Sets:
         )
         if not isinstance(answer.reply, p.CaseMade):
             text = answer.reply.message if isinstance(answer.reply, p.Failed) else "an unexpected answer"
-            raise InternalError("CASE_NOT_MAKEABLE", f"benchmark case '{case.id}' cannot be made: {text}")
+            message = f"the card's input factory or reference raised: {text[:500]}"
+            raise CaseLost(Finding(code="CASE_NOT_MAKEABLE", message=message))
         made.append(answer.reply)
         keys.append(key)
-        arguments.append(_shifted(answer.reply.arguments, len(payloads)))
         payloads += answer.payloads
-    subject.oracle.ask(p.PrepareReferenceTiming(case_id=case.id, keys=tuple(keys)), timeout_s=300.0)
-    # A worker that is lost or refuses here is met again, and told apart, by the first batch.
-    subject.seat.ask(
-        p.PrepareTiming(case_id=case.id, argument_sets=tuple(arguments)), payloads, timeout_s=300.0
+    return Sets(made=tuple(made), keys=tuple(keys)), payloads
+
+
+def hand_over(subject: TimedSubject, case: Case, sets: Sets, payloads: Sequence[bytearray]) -> None:
+    """Give both sides the sets; raises :class:`CaseLost` with what became of the candidate's."""
+    arguments: list[tuple[Argument, ...]] = []
+    first = 0
+    for made in sets.made:
+        arguments.append(_shifted(made.arguments, first))
+        blobs = [argument.blob for argument in made.arguments if isinstance(argument, TensorSpec)]
+        first += max(blobs, default=-1) + 1
+    subject.oracle.ask(p.PrepareReferenceTiming(case_id=case.id, keys=sets.keys), timeout_s=300.0)
+    outcome = subject.seat.ask(
+        p.PrepareTiming(case_id=case.id, argument_sets=tuple(arguments)),
+        payloads,
+        timeout_s=300.0,
+        max_reply_bytes=0,
     )
-    return Sets(made=tuple(made), keys=tuple(keys))
+    expect_reply(outcome, p.Done)
 
 
 def release(subject: TimedSubject, case: Case, sets: Sets) -> None:
@@ -135,7 +151,8 @@ def release(subject: TimedSubject, case: Case, sets: Sets) -> None:
     subject.oracle.ask(p.DropTiming(case_id=case.id), timeout_s=60.0)
     for key in sets.keys:
         subject.oracle.ask(p.Forget(key=key), timeout_s=60.0)
-    subject.seat.ask(p.DropTiming(case_id=case.id), timeout_s=60.0)
+    if subject.seat.occupied:  # a lost worker holds nothing, and a fresh one costs seconds
+        subject.seat.ask(p.DropTiming(case_id=case.id), timeout_s=60.0, max_reply_bytes=0)
 
 
 def _shifted(arguments: Sequence[Argument], by: int) -> tuple[Argument, ...]:
@@ -160,7 +177,7 @@ def take_repeats(
             taken[side].add(timed)
             order.append(side)
             if side == CANDIDATE:
-                caught.append(_catch(subject, case, timed, len(sets.keys)))
+                caught.append(_catch(subject, case, timed, sets))
     return taken, caught
 
 
@@ -182,27 +199,44 @@ def _batch(subject: TimedSubject, case: Case, side: str, so_far: Taken) -> p.Tim
             return reply
         text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
         raise InternalError("REFERENCE_NOT_TIMED", f"the reference of '{case.id}' cannot be timed: {text}")
-    timed = expect_reply(subject.seat.ask(request, timeout_s=timeout_s), p.Timed)
-    if len(timed.samples_us) != plan.iterations or not timed.kept:
-        raise CaseLost(
-            Finding(
-                code="SHORT_TRANSCRIPT",
-                message=f"the worker gave {len(timed.samples_us)} samples; the plan has {plan.iterations}",
-            )
-        )
+    timed = expect_reply(subject.seat.ask(request, timeout_s=timeout_s, max_reply_bytes=0), p.Timed)
+    fault = transcript_fault(timed, plan.iterations, so_far.calls_per_sample)
+    if fault is not None:
+        raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=fault))
     return timed
 
 
-def _catch(subject: TimedSubject, case: Case, timed: p.Timed, sets: int) -> Caught:
+def transcript_fault(timed: p.Timed, iterations: int, calls_per_sample: int) -> str | None:
+    """Say how a batch's answer departs from the plan; ``calls_per_sample`` is 0 where it was free.
+
+    Whatever the worker says here comes back in later requests, so nothing out of range may pass.
+    """
+    if len(timed.samples_us) != iterations or not timed.kept:
+        return (
+            f"the worker gave {len(timed.samples_us)} samples and kept {len(timed.kept)} outputs; "
+            f"the plan has {iterations} samples"
+        )
+    if any(not 0 <= sample < iterations for sample in timed.kept):
+        return "the worker names outputs of samples that the plan does not have"
+    least, most = (calls_per_sample,) * 2 if calls_per_sample else (1, MAX_CALLS_PER_SAMPLE)
+    if not least <= timed.calls_per_sample <= most:
+        return f"the worker made {timed.calls_per_sample} calls a sample; allowed: {least} to {most}"
+    return None
+
+
+def _catch(subject: TimedSubject, case: Case, timed: p.Timed, sets: Sets) -> Caught:
     # Which call is looked at is drawn only after all of them have been made.
     sample = subject.chooser.choice(timed.kept)
+    output_bytes = made_output_bytes(sets.made[0])
     outcome = subject.seat.ask(
-        p.FetchTimedOutput(case_id=case.id, sample=sample), timeout_s=subject.timeout_s
+        p.FetchTimedOutput(case_id=case.id, sample=sample),
+        timeout_s=subject.timeout_s,
+        max_reply_bytes=2 * output_bytes + REPLY_SLACK_BYTES,
     )
     reply = expect_reply(outcome, p.TimedOutput)
     assert isinstance(outcome, Answer)
     last_call = (sample + 1) * timed.calls_per_sample - 1
-    return Caught(argument_set=last_call % sets, outputs=reply, payloads=outcome.payloads)
+    return Caught(argument_set=last_call % len(sets.keys), outputs=reply, payloads=outcome.payloads)
 
 
 _R = TypeVar("_R", p.Timed, p.TimedOutput, p.KernelsWitnessed, p.Done)
@@ -242,6 +276,11 @@ def check_outputs(subject: TimedSubject, sets: Sets, caught: Sequence[Caught]) -
                 ),
             )
     return ()
+
+
+def made_output_bytes(made: p.CaseMade) -> int:
+    """Return the bytes of all outputs of a case."""
+    return sum(element_count(want.shape) * ITEM_SIZE_BYTES[want.dtype] for want in made.expected)
 
 
 def _wrong(message: str) -> Finding:

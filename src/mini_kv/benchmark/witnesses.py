@@ -47,7 +47,9 @@ def witness_kernels(subject: TimedSubject, case: Case) -> Kernels:
             finding=_missing(reference.message if isinstance(reference, p.Failed) else "no answer")
         )
     try:
-        candidate = expect_reply(subject.seat.ask(request, timeout_s=120.0), p.KernelsWitnessed)
+        candidate = expect_reply(
+            subject.seat.ask(request, timeout_s=120.0, max_reply_bytes=0), p.KernelsWitnessed
+        )
     except CaseLost as lost:
         return Kernels(reference=reference.witness, finding=_missing(lost.finding.message))
     return Kernels(candidate=candidate.witness, reference=reference.witness)
@@ -111,7 +113,7 @@ def _outside_us(subject: TimedSubject, request: p.RunRepeats) -> float | None:
 
 
 def _done(subject: TimedSubject, request: p.PrepareRepeats | p.RunRepeats) -> bool:
-    outcome = subject.seat.ask(request, timeout_s=subject.timeout_s)
+    outcome = subject.seat.ask(request, timeout_s=subject.timeout_s, max_reply_bytes=0)
     return isinstance(outcome, Answer) and isinstance(outcome.reply, p.Done)
 
 

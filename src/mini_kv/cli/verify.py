@@ -43,10 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Verify and report; the exit code is the verdict's."""
     _check(arguments)
     from mini_kv.cli import progress, verdict_text
+    from mini_kv.cli.stopping import stop_once
     from mini_kv.core.isolation import IsolationLevel
     from mini_kv.pipeline import VerifyRequest, verify
 
-    with progress.display(sys.stderr) as show:
+    with stop_once(), progress.display(sys.stderr) as show:
         verdict = verify(
             VerifyRequest(
                 task=arguments.task,

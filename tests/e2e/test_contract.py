@@ -1,0 +1,31 @@
+"""Faults that no number shows: each is found by the check that is there for it, and by no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import Project, rehash
+
+# Candidate: the checks that must fail, with their code and a part of what they say.
+BROKEN = {
+    "no_meta": {"opcheck.test_faketensor": ("OPCHECK_TEST_FAKETENSOR", "")},
+    "meta_reads_sizes": {"dynamic_shapes": ("DYNAMIC_SHAPES", "")},
+    "wrong_gradient": {"gradcheck": ("GRADCHECK", "Jacobian mismatch")},
+    "claims_autograd": {"gradcheck": ("GRADCHECK", "")},
+    "no_autograd": {"autograd_claimed": ("AUTOGRAD_MISSING", "autograd: false")},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("candidate", BROKEN)
+def test_a_broken_contract_fails_although_every_number_is_right(project: Project, candidate: str) -> None:
+    run = project.verify("sound", candidate=candidate)
+    attempt = rehash(run)
+    assert (run.code, attempt.accepted) == (4, False), run.stdout + run.stderr
+    assert run.axis("numerics")[0] == "PASS"
+    assert run.axis("contract")[0] == "FAIL"
+    checks = {check["name"]: check for check in run.record("correctness.json")["contract"]}
+    for name, (code, part) in BROKEN[candidate].items():
+        assert (checks[name]["status"], checks[name]["code"]) == ("FAIL", code), checks
+        assert part in checks[name]["message"]
+    assert "failed contract checks:" in run.stdout
