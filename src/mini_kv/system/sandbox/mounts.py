@@ -6,6 +6,7 @@ its path, also below a home folder that a stranger could not enter.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -19,6 +20,8 @@ from mini_kv.system.sandbox.kernel import (
     mount,
 )
 
+_NVIDIA_PROC = "/proc/driver/nvidia"
+
 
 def make_private() -> None:
     """Keep what is mounted from here on to this namespace."""
@@ -26,8 +29,18 @@ def make_private() -> None:
 
 
 def mount_proc() -> None:
-    """Mount a ``/proc`` that shows this process namespace alone; raises ``OSError`` where it is refused."""
+    """Mount a ``/proc`` that shows this process namespace alone; raises ``OSError`` where it is refused.
+
+    A container's own view of the NVIDIA driver lies on top of the host's: it is put back there.
+    """
+    driver = None
+    with contextlib.suppress(OSError):
+        driver = os.open(_NVIDIA_PROC, os.O_PATH | os.O_CLOEXEC)
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    if driver is not None:
+        with contextlib.suppress(OSError):
+            mount(f"/proc/self/fd/{driver}", _NVIDIA_PROC, None, MS_BIND | MS_REC)
+        os.close(driver)
 
 
 def veil(policy: dict[str, Any]) -> None:
