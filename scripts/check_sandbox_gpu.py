@@ -128,8 +128,9 @@ def threads():
     thread.start()
     thread.join()
 
-for work in (import_torch, open_device, multiply, custom_operator, python_file, contract_checks, allocate_much,
-             pinned_memory, side_stream, graph_capture, kernel_records, scratch_folder, threads):
+for work in (import_torch, open_device, multiply, custom_operator, python_file, contract_checks,
+             allocate_much, pinned_memory, side_stream, graph_capture, kernel_records,
+             scratch_folder, threads):
     check(work.__name__, work)
 # The CUDA driver holds descriptors of its own by now.
 order["targets"]["descriptors"] = list(range(256))
