@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
+from mini_kv.cli.axes_text import curve_lines
+from mini_kv.core.axes import is_generated
 from mini_kv.core.device_code import remarks
 from mini_kv.core.record import to_builtins, to_json
 from mini_kv.core.results import BenchmarkCase, CaseResult, Series, Status
@@ -47,6 +49,7 @@ def _summary(case: BenchmarkCase) -> dict[str, object]:
         "case_id": case.case_id,
         "status": case.status.value,
         "stable": case.stable,
+        "axis_values": case.axis_values,
         "speedup": case.speedup,
         "gb_per_s": case.gb_per_s,
         "percent_of_copy_bandwidth": case.percent_of_copy_bandwidth,
@@ -166,8 +169,11 @@ def _timing_lines(verdict: Verdict) -> list[str]:
         _table_row([head for head, _ in _COLUMNS], "quality"),
     ]
     for case in benchmark.cases:
+        if is_generated(case):
+            continue  # it stands in its curve below
         lines.append(_table_row(_timing_cells(case), _quality(case)))
         lines += [f"      {finding.code}: {_clip(finding.message)}" for finding in case.findings]
+    lines += curve_lines(benchmark.cases)
     if benchmark.geomean_speedup is not None:
         lines.append(f"  geometric mean speedup over the reference: {benchmark.geomean_speedup:.3f}x")
     return lines

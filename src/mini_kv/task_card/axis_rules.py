@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, TypeGuard
 
-from mini_kv.core.card import IDENTIFIER, MAX_AXES, MAX_AXIS_VALUES, MAX_CASES, AxisValue
+from mini_kv.core.card import AXIS_NAME, IDENTIFIER, MAX_AXES, MAX_AXIS_VALUES, MAX_CASES, AxisValue
 from mini_kv.task_card.card_rules import DTYPES
 from mini_kv.task_card.document import KeyPath, Plain
 from mini_kv.task_card.structure import Finding
@@ -20,6 +20,7 @@ from mini_kv.task_card.wording import choice, found_text, suggestion
 MAX_WHOLE = 1 << 53
 
 _IDENTIFIER = re.compile(IDENTIFIER)
+_AXIS_NAME = re.compile(AXIS_NAME)
 _WORD = re.compile(r"[a-z0-9_]+")
 
 
@@ -176,7 +177,9 @@ def _ids(
     from mini_kv.core.axes import point_id, with_value
 
     name, template, param, position = (axis.get(key) for key in ("name", "case", "param", "position"))
-    if not isinstance(name, str) or not isinstance(template, str) or not isinstance(param, str):
+    if not isinstance(template, str) or not isinstance(param, str):
+        return
+    if not isinstance(name, str) or not _AXIS_NAME.fullmatch(name):
         return
     here: set[str] = set()
     for at, value in values:
