@@ -359,7 +359,8 @@ class PairedTest(Record, frozen=True, kw_only=True):
     """Candidate against rebuilt baseline over pairs of fresh processes, in net time.
 
     ``ratio`` is the geometric mean of candidate / baseline (> 1 is slower), ``lower`` and ``upper`` its
-    one-sided bounds; ``adjusted_p_value`` is after Holm's correction over the cases.
+    one-sided bounds; ``adjusted_p_value`` is after Holm's correction over the cases. ``set_ratios`` are
+    the same mean of each set of pairs alone: a second set is taken where the first leaves a doubt.
     """
 
     pairs: int
@@ -368,6 +369,8 @@ class PairedTest(Record, frozen=True, kw_only=True):
     upper: float
     p_value: float
     adjusted_p_value: float
+    log_ratios: tuple[float, ...] = ()
+    set_ratios: tuple[float, ...] = ()
 
 
 class CaseComparison(Record, frozen=True, kw_only=True):

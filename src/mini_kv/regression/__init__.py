@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from mini_kv.regression.decisions import CurrentMeasurement, Policy, exit_code, needs_confirmation
-from mini_kv.regression.gate import decide
-from mini_kv.regression.paired import PairedSlowdown, add_pairs, holm, paired_slowdown
+from mini_kv.regression.gate import compare_benchmarks, decide
+from mini_kv.regression.paired import (
+    PairedSlowdown,
+    add_pairs,
+    holm,
+    needs_more_pairs,
+    paired_slowdown,
+)
 
 __all__ = [
     "CurrentMeasurement",
     "PairedSlowdown",
     "Policy",
     "add_pairs",
+    "compare_benchmarks",
     "decide",
     "exit_code",
     "holm",
     "needs_confirmation",
+    "needs_more_pairs",
     "paired_slowdown",
 ]

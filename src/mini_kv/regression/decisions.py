@@ -28,15 +28,21 @@ class Policy(Record, frozen=True, kw_only=True):
     ``min_paired_slowdown`` is half of the 2 % from which SLOWER is meant to be reported: at 2 % itself
     every second estimate of a true 2 % would fall short. ``max_floor_shift`` is how far the empty-call
     floors of two processes may lie apart to be taken for their timers' offset (on an H200 it varies by
-    2 %, one standard deviation).
+    2 %, one standard deviation). ``min_p50_shift_us`` (CUDA) is the least difference of net P50s that
+    counts between two single processes. Pairs of fresh processes come in at most two sets of ``pairs``;
+    ``paired_alpha`` is split between the two looks at them, so that both together keep it. The reasons
+    and the measured error rates stand in docs/method.md.
     """
 
     max_p50_slowdown: float = 0.05
     max_p95_slowdown: float = 0.10
     max_reference_shift: float = 0.02
     max_floor_shift: float = 0.10
+    min_p50_shift_us: float = 0.2
     min_paired_slowdown: float = 0.01
+    pairs: int = 5
     paired_alpha: float = 0.05
+    first_look_share: float = 0.4
 
 
 class CurrentMeasurement(Record, frozen=True, kw_only=True):

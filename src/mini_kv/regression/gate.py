@@ -26,10 +26,11 @@ class _Reading(NamedTuple):
     p50_ratio: float
     p95_ratio: float
     reference_ratio: float
+    over: bool
     trouble: tuple[str, str] | None
 
 
-_NOTHING_READ = _Reading(math.nan, math.nan, math.nan, None)
+_NOTHING_READ = _Reading(math.nan, math.nan, math.nan, True, None)
 
 
 def decide(
@@ -56,7 +57,7 @@ def decide(
     if current.benchmark is None:
         message = "Nothing was timed, so nothing can be compared."
         return conclude(Decision.INCONCLUSIVE, "NOT_TIMED", message, (), *named)
-    cases = _compare_cases(current.benchmark, baseline.benchmark, policy, confirmation)
+    cases = compare_benchmarks(current.benchmark, baseline.benchmark, policy, confirmation)
     return sum_up(cases, *named)
 
 
@@ -112,9 +113,10 @@ def _gpu_facts(environment: Environment) -> str:
 # ---------------------------------------------------------------------------- one case
 
 
-def _compare_cases(
-    now: Benchmark, then: Benchmark, policy: Policy, confirmation: Benchmark | None
+def compare_benchmarks(
+    now: Benchmark, then: Benchmark, policy: Policy, confirmation: Benchmark | None = None
 ) -> tuple[CaseComparison, ...]:
+    """Return one comparison a case, the baseline's cases first; the two must be comparable."""
     # The baseline's cases are the plan: one that is missing now has not passed.
     planned = {case.case_id: case for case in then.cases}
     current = {case.case_id: case for case in now.cases}
@@ -142,12 +144,16 @@ def _read(now: BenchmarkCase | None, then: BenchmarkCase, device: DeviceKind, po
         return _NOTHING_READ._replace(trouble=("CASE_NOT_TIMED", "the case was not timed"))
     if then.candidate is None or then.reference is None:
         return _NOTHING_READ._replace(trouble=("BASELINE_NOT_TIMED", "the baseline did not time the case"))
+    p50_ratio, shift_us = _net_ratio(now.candidate, then.candidate, policy)
+    # What two processes of the same code differ by is no slowdown, however short the kernel.
+    trifling = device == "cuda" and shift_us < policy.min_p50_shift_us
     reading = _Reading(
-        p50_ratio=_ratio(now.candidate, then.candidate, now.candidate.p50_us, then.candidate.p50_us, policy),
+        p50_ratio=p50_ratio,
         p95_ratio=_ratio(now.candidate, then.candidate, now.candidate.p95_us, then.candidate.p95_us, policy),
         reference_ratio=_ratio(
             now.reference, then.reference, now.reference.p50_us, then.reference.p50_us, policy
         ),
+        over=not p50_ratio <= 1.0 + policy.max_p50_slowdown and not trifling,
         trouble=None,
     )
     # Judged from the series once more: the flag alone is no evidence that the gate was applied.
@@ -161,6 +167,20 @@ def _read(now: BenchmarkCase | None, then: BenchmarkCase, device: DeviceKind, po
         moved = f"the reference itself runs at {reading.reference_ratio:.3f} of its baseline time"
         return reading._replace(trouble=("REFERENCE_MOVED", f"{moved} (limit {shift:.0%} either way)"))
     return reading
+
+
+def _net_ratio(now: Series, then: Series, policy: Policy) -> tuple[float, float]:
+    """Return the P50s' ratio and difference (us), each net of its own process's floor; NaN if no ratio.
+
+    The floor is no work of the candidate's: on a kernel of 2 us it is more than half of what the pair
+    reads, and would hide a slowdown of 10 %. Floors too far apart to be one timer's (or NaN) are not
+    trusted: the times then stand as they are.
+    """
+    now_us, then_us = now.p50_us, then.p50_us
+    if abs(now.floor_us - then.floor_us) <= policy.max_floor_shift * then.floor_us:
+        now_us, then_us = now_us - now.floor_us, then_us - then.floor_us
+    usable = 0.0 < now_us < math.inf and 0.0 < then_us < math.inf
+    return (now_us / then_us, now_us - then_us) if usable else (math.nan, math.nan)
 
 
 def _ratio(now: Series, then: Series, now_us: float, then_us: float, policy: Policy) -> float:
@@ -182,8 +202,8 @@ def _compare_case(name: str, first: _Reading, second: _Reading | None, policy: P
         code, why = first.trouble
         return _case(name, Decision.INCONCLUSIVE, code, f"Not judged: {why}.", first, second)
     limit = 1.0 + policy.max_p50_slowdown
-    over_first = not first.p50_ratio <= limit
-    took = f"P50 is {first.p50_ratio:.3f} of the baseline's"
+    over_first = first.over
+    took = f"net P50 is {first.p50_ratio:.3f} of the baseline's"
     if second is None:
         if over_first:
             message = f"{took} (limit {limit:.2f}); a second, independent batch must confirm it."
@@ -195,7 +215,7 @@ def _compare_case(name: str, first: _Reading, second: _Reading | None, policy: P
         code, why = second.trouble
         message = f"{took} (limit {limit:.2f}), but the second batch cannot confirm it: {why}."
         return _case(name, Decision.INCONCLUSIVE, f"CONFIRMATION_{code}", message, first, second)
-    over_second = not second.p50_ratio <= limit
+    over_second = second.over
     both = f"{took}, {second.p50_ratio:.3f} in the second batch (limit {limit:.2f})"
     if over_first and over_second:
         return _case(name, Decision.FAIL, "P50_SLOWER", f"{both}: slower in both.", first, second)

@@ -11,10 +11,15 @@ import msgspec
 from mini_kv.core import student_t
 from mini_kv.core.results import CaseComparison, Decision, PairedTest, Regression
 from mini_kv.core.statistics import mean, std
-from mini_kv.regression.decisions import Policy, sum_up
+from mini_kv.regression.decisions import NEEDS_CONFIRMATION, Policy, sum_up
 
 # exp() of more than this overflows; a bound that wide says nothing anyway.
 _MAX_LOG_RATIO = 700.0
+REFERENCE_MOVED = "REFERENCE_MOVED"
+# What a direct comparison with the baseline's own code can settle. Unstable times it cannot.
+_SETTLED_BY_PAIRS = frozenset({NEEDS_CONFIRMATION, REFERENCE_MOVED})
+
+LogRatios = Mapping[str, Sequence[float]]
 
 
 class PairedSlowdown(NamedTuple):
@@ -60,33 +65,102 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 def add_pairs(
-    regression: Regression, log_ratios: Mapping[str, Sequence[float]], policy: Policy
+    regression: Regression, first: LogRatios, policy: Policy, second: LogRatios | None = None
 ) -> Regression:
     """Return the regression with the paired test's word on every case it has pairs for.
 
-    A case that passed so far and is significantly slower (Holm over the cases tested) becomes SLOWER, a
-    warning with its interval; one whose pairs are no numbers becomes PASS_WITH_WARNING. Graver decisions
-    stay, with the test's figures beside them.
+    ``first`` holds ``log(candidate / baseline)`` of net times by case, one a pair; ``second`` the same of
+    an independent set of pairs, for the cases that :func:`needs_more_pairs` named. A set whose mean passes
+    the P50 limit is a batch that is over it: over in two batches of three (the record's, the sets') is
+    FAIL. A significant slowdown (Holm over the cases tested) is SLOWER. A doubt that only the record left
+    (one batch over, a reference that moved) ends as a warning where the pairs show no such slowdown.
+    Ratios that are no numbers make a passed case PASS_WITH_WARNING. Graver decisions stay as they are.
     """
-    tests: dict[str, PairedSlowdown] = {}
+    tests: dict[str, _Test] = {}
     unusable: dict[str, str] = {}
-    for name, values in log_ratios.items():
+    for name, values in first.items():
+        more = tuple(second.get(name, ())) if second is not None else ()
         try:
-            tests[name] = paired_slowdown(values, policy.paired_alpha)
+            tests[name] = _test(tuple(values), more, policy)
         except ValueError as error:
             unusable[name] = str(error)
-    adjusted = holm({name: test.p_value for name, test in tests.items()})
+    adjusted = _adjusted(tests)
 
     def judged(case: CaseComparison) -> CaseComparison:
-        name = case.case_id
-        if name in tests:
-            return _with_pairs(case, tests[name], len(log_ratios[name]), adjusted[name], policy)
-        return _without_pairs(case, unusable[name]) if name in unusable else case
+        if case.case_id in tests:
+            return _with_pairs(case, tests[case.case_id], adjusted[case.case_id], policy)
+        return _without_pairs(case, unusable[case.case_id]) if case.case_id in unusable else case
 
     cases = tuple(judged(case) for case in regression.cases)
     if cases == regression.cases:
         return regression
     return sum_up(cases, regression.baseline, regression.baseline_sha256)
+
+
+def needs_more_pairs(regression: Regression, policy: Policy) -> tuple[str, ...]:
+    """Return the cases that a second, independent set of pairs must decide.
+
+    Those whose first set shows a slowdown worth reporting that is either not sure yet, or over the P50
+    limit with no other batch over it.
+    """
+    return tuple(case.case_id for case in regression.cases if _unclear(case, policy))
+
+
+def _unclear(case: CaseComparison, policy: Policy) -> bool:
+    if case.paired is None or len(case.paired.set_ratios) != 1:
+        return False
+    if case.decision in (Decision.FAIL, Decision.INCOMPARABLE):
+        return False
+    if case.decision is Decision.INCONCLUSIVE and case.code not in _SETTLED_BY_PAIRS:
+        return False
+    over = not case.paired.ratio <= 1.0 + policy.max_p50_slowdown
+    return over or (case.decision is not Decision.SLOWER and _worth_reporting(case.paired.ratio, policy))
+
+
+def _worth_reporting(ratio: float, policy: Policy) -> bool:
+    return ratio >= 1.0 + policy.min_paired_slowdown
+
+
+class _Test(NamedTuple):
+    """A case's pairs: the test over all of them, every set's own ratio, and the level of this look."""
+
+    slowdown: PairedSlowdown
+    values: tuple[float, ...]
+    set_ratios: tuple[float, ...]
+    alpha: float
+
+    @property
+    def first_look(self) -> bool:
+        return len(self.set_ratios) == 1
+
+
+def _test(first: tuple[float, ...], second: tuple[float, ...], policy: Policy) -> _Test:
+    sets = (first, second) if second else (first,)
+    share = policy.first_look_share if len(sets) == 1 else 1.0 - policy.first_look_share
+    values = first + second
+    return _Test(
+        slowdown=paired_slowdown(values, policy.paired_alpha),
+        values=values,
+        set_ratios=tuple(_exp(mean(one)) for one in sets),
+        alpha=policy.paired_alpha * share,
+    )
+
+
+def _adjusted(tests: Mapping[str, _Test]) -> dict[str, float]:
+    # Each look is corrected for every case, also for those that only the other look tested.
+    adjusted: dict[str, float] = {}
+    for first_look in (True, False):
+        looked = {
+            name: test.slowdown.p_value if test.first_look is first_look else 1.0
+            for name, test in tests.items()
+        }
+        corrected = holm(looked)
+        adjusted |= {name: corrected[name] for name, test in tests.items() if test.first_look is first_look}
+    return adjusted
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, _MAX_LOG_RATIO))
 
 
 def _without_pairs(case: CaseComparison, why: str) -> CaseComparison:
@@ -98,20 +172,44 @@ def _without_pairs(case: CaseComparison, why: str) -> CaseComparison:
     )
 
 
-def _with_pairs(
-    case: CaseComparison, test: PairedSlowdown, pairs: int, adjusted: float, policy: Policy
-) -> CaseComparison:
-    ratio, lower, upper = (math.exp(min(value, _MAX_LOG_RATIO)) for value in test[:3])
+def _with_pairs(case: CaseComparison, test: _Test, adjusted: float, policy: Policy) -> CaseComparison:
+    ratio, lower, upper = (_exp(value) for value in test.slowdown[:3])
     paired = PairedTest(
-        pairs=pairs, ratio=ratio, lower=lower, upper=upper, p_value=test.p_value, adjusted_p_value=adjusted
+        pairs=len(test.values),
+        ratio=ratio,
+        lower=lower,
+        upper=upper,
+        p_value=test.slowdown.p_value,
+        adjusted_p_value=adjusted,
+        log_ratios=test.values,
+        set_ratios=test.set_ratios,
     )
     case = msgspec.structs.replace(case, paired=paired)
     passed = case.decision in (Decision.PASS, Decision.PASS_WITH_WARNING)
-    if not (passed and adjusted < policy.paired_alpha and ratio >= 1.0 + policy.min_paired_slowdown):
+    if not (passed or (case.decision is Decision.INCONCLUSIVE and case.code in _SETTLED_BY_PAIRS)):
         return case
-    message = (
-        f"Slower by {ratio - 1.0:.1%} in net time over {pairs} pairs of fresh processes "
+    decision, code, took = _judge(case, paired, adjusted < test.alpha, policy)
+    figures = (
+        f"{ratio - 1.0:+.1%} in net time over {len(test.values)} pairs of fresh processes "
         f"({1.0 - 2.0 * policy.paired_alpha:.0%} interval {lower - 1.0:+.1%} to {upper - 1.0:+.1%}, "
-        f"adjusted p {adjusted:.2g}). {case.message}"
+        f"adjusted p {adjusted:.2g})"
     )
-    return msgspec.structs.replace(case, decision=Decision.SLOWER, code="PAIRED_SLOWER", message=message)
+    message = f"{took} {figures}. {case.message}" if took else case.message
+    return msgspec.structs.replace(case, decision=decision, code=code, message=message)
+
+
+def _judge(
+    case: CaseComparison, paired: PairedTest, significant: bool, policy: Policy
+) -> tuple[Decision, str, str]:
+    limit = 1.0 + policy.max_p50_slowdown
+    batches_over = sum(not ratio <= limit for ratio in paired.set_ratios)
+    batches_over += case.code == NEEDS_CONFIRMATION
+    if significant and batches_over >= 2:
+        return Decision.FAIL, "PAIRED_P50_SLOWER", "Slower beside the baseline's own code:"
+    if significant and _worth_reporting(paired.ratio, policy):
+        return Decision.SLOWER, "PAIRED_SLOWER", "Slower:"
+    if case.code == NEEDS_CONFIRMATION:
+        return Decision.PASS_WITH_WARNING, "P50_SLOWER_ONCE", "Not confirmed beside the baseline's own code:"
+    if case.code == REFERENCE_MOVED and paired.upper <= limit:
+        return Decision.PASS_WITH_WARNING, REFERENCE_MOVED, "Not slower beside the baseline's own code:"
+    return case.decision, case.code, ""
