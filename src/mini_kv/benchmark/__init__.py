@@ -21,7 +21,7 @@ __all__ = ["TIMER_PLAN", "TimedSubject", "run_benchmark"]
 
 # Part of the environment key: times taken under different plans are not comparable.
 TIMER_PLAN = {
-    "cuda": "event pair a call; 20 calls behind a delay kernel; cold: 2 x L2 overwritten outside; v2",
+    "cuda": "event pair a call; 20 calls behind a delay kernel; cold: 2 x L2 overwritten outside; v3",
     "cpu": "perf_counter_ns; calls a sample for at least 1 ms; inputs rotate; one torch thread; v2",
 }
 _LOCK_TIMEOUT_S = 3600.0

@@ -23,6 +23,8 @@ from typing import Literal, Protocol
 
 import torch
 
+from mini_kv.core.statistics import tick_median
+
 Call = Callable[..., object]
 ArgumentSet = Sequence[object]
 CacheMode = Literal["cold", "hot"]
@@ -230,7 +232,8 @@ class CudaTimer:
     def floor(self, cache: CacheMode) -> tuple[float, float]:
         """Time an empty kernel (a delay of zero cycles) exactly as a call is timed."""
         samples, _ = self._samples(_empty_kernel, ((),), FLOOR_SAMPLES, cache, range(0), {})
-        return statistics.median(samples), tick_us(samples)
+        tick = tick_us(samples)
+        return tick_median(samples, tick), tick
 
     def copy_gb_per_s(self) -> float | None:
         """Time device-to-device copies far larger than the L2; median of :data:`_COPY_SAMPLES`."""
@@ -260,7 +263,8 @@ class CudaTimer:
                 samples += taken
                 exposed += late
                 if late:
-                    host_us *= 2.0
+                    # A slow stretch of the host is met with a longer delay; a slow operator stays exposed.
+                    host_us = min(2.0 * host_us, MAX_HOST_US)
         return samples, exposed
 
     def _enqueue(
