@@ -39,7 +39,16 @@ MAX_TRIES = 3
 # No further try of a case begins after this: a busy machine stays busy, and a verdict is waited for.
 RETRY_BUDGET_S = 3.0
 
-__all__ = ["TimedCase", "TimedSubject", "finish_case", "take_case"]
+__all__ = [
+    "MAX_TRIES",
+    "RETRY_BUDGET_S",
+    "TimedCase",
+    "TimedSubject",
+    "both_series",
+    "finish_case",
+    "judge_case",
+    "take_case",
+]
 
 
 @dataclass(kw_only=True)
@@ -65,7 +74,7 @@ def take_case(subject: TimedSubject, case: Case) -> TimedCase:
         while timed.tries < MAX_TRIES:
             timed.tries += 1
             taken, caught = take_repeats(subject, case, timed.sets, timed.order)
-            candidate, reference = _both_series(subject, taken, Kernels())
+            candidate, reference = both_series(subject, taken, Kernels())
             timed.taken = taken
             timed.wrong = check_outputs(subject, timed.sets, caught)
             timed.checked += len(caught)
@@ -77,7 +86,9 @@ def take_case(subject: TimedSubject, case: Case) -> TimedCase:
     return timed
 
 
-def _both_series(subject: TimedSubject, taken: dict[str, Taken], kernels: Kernels) -> tuple[Series, Series]:
+def both_series(subject: TimedSubject, taken: dict[str, Taken], kernels: Kernels) -> tuple[Series, Series]:
+    """Return the statistics of candidate and reference; raises :class:`CaseLost` for what is no time."""
+
     def marker(witness: KernelWitness | None) -> float:
         return witness.marker_us if witness is not None else 0.0
 
@@ -94,24 +105,28 @@ def _both_series(subject: TimedSubject, taken: dict[str, Taken], kernels: Kernel
 
 def finish_case(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) -> BenchmarkCase:
     """Hear the other witnesses (after all samples of all cases), free the case, write its record."""
-    try:
-        if timed.wrong or not timed.taken:
-            record = _record(subject, timed, timer, None, None, Kernels(), (), None, "unverified")
-        else:
-            record = _witnessed(subject, timed, timer)
-    except CaseLost as lost:
-        timed.wrong = (lost.finding,)
-        record = _record(subject, timed, timer, None, None, Kernels(), (), None, "unverified")
+    record = judge_case(subject, timed, timer)
     # Not after Ctrl-C or a lost oracle: nobody would answer, or only when the running batch has ended.
     release(subject, timed.case, timed.sets)
     return record
 
 
+def judge_case(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) -> BenchmarkCase:
+    """Hear the other witnesses and write the record; the case stays prepared on both sides."""
+    try:
+        if timed.wrong or not timed.taken:
+            return _record(subject, timed, timer, None, None, Kernels(), (), None, "unverified")
+        return _witnessed(subject, timed, timer)
+    except CaseLost as lost:
+        timed.wrong = (lost.finding,)
+        return _record(subject, timed, timer, None, None, Kernels(), (), None, "unverified")
+
+
 def _witnessed(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) -> BenchmarkCase:
-    rough, _ = _both_series(subject, timed.taken, Kernels())
+    rough, _ = both_series(subject, timed.taken, Kernels())
     outside_us = outside_slope_us(subject, timed.case, rough.p50_us)
     kernels = witness_kernels(subject, timed.case)
-    candidate, reference = _both_series(subject, timed.taken, kernels)
+    candidate, reference = both_series(subject, timed.taken, kernels)
     findings = list(judge_quality(candidate, reference, subject.device))
     if kernels.finding is not None:
         findings.append(kernels.finding)

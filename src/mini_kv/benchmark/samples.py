@@ -173,15 +173,16 @@ def take_repeats(
     for repeat in range(subject.card.benchmark.repeats):
         sides = (REFERENCE, CANDIDATE) if repeat % 2 == 0 else (CANDIDATE, REFERENCE)
         for side in sides:
-            timed = _batch(subject, case, side, taken[side])
+            timed = take_batch(subject, case, side, taken[side])
             taken[side].add(timed)
             order.append(side)
             if side == CANDIDATE:
-                caught.append(_catch(subject, case, timed, sets))
+                caught.append(catch_output(subject, case, timed, sets))
     return taken, caught
 
 
-def _batch(subject: TimedSubject, case: Case, side: str, so_far: Taken) -> p.Timed:
+def take_batch(subject: TimedSubject, case: Case, side: str, so_far: Taken) -> p.Timed:
+    """Take one batch of the plan's samples of the candidate or the reference; raises :class:`CaseLost`."""
     plan = subject.card.benchmark
     # A GPU has run the other process since this side's last batch; a CPU has only to be woken.
     again = subject.device == "cpu" and bool(so_far.samples_us)
@@ -224,7 +225,8 @@ def transcript_fault(timed: p.Timed, iterations: int, calls_per_sample: int) -> 
     return None
 
 
-def _catch(subject: TimedSubject, case: Case, timed: p.Timed, sets: Sets) -> Caught:
+def catch_output(subject: TimedSubject, case: Case, timed: p.Timed, sets: Sets) -> Caught:
+    """Copy out the result of one of the candidate's calls that were just timed; raises :class:`CaseLost`."""
     # Which call is looked at is drawn only after all of them have been made.
     sample = subject.chooser.choice(timed.kept)
     output_bytes = made_output_bytes(sets.made[0])

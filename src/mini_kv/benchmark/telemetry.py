@@ -37,12 +37,13 @@ class Watch:
 
     def judge(self, case: BenchmarkCase) -> BenchmarkCase:
         """Return the case with what the readings hold against it."""
-        findings = self._findings()
+        findings = self.findings()
         if not findings:
             return case
         return msgspec.structs.replace(case, stable=False, findings=(*case.findings, *findings))
 
-    def _findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what the readings hold against every time taken so far."""
         reasons = sorted({reason for reading in self._readings for reason in reading.throttle_reasons})
         found: list[Finding] = []
         if reasons:

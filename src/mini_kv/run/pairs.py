@@ -1,0 +1,158 @@
+"""Pairs of fresh processes: the same oracle, two libraries, one log-ratio a case and pair."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from mini_kv import benchmark
+from mini_kv.benchmark.pairs import PairInputs, PairLost, PairPlan, measure_pair
+from mini_kv.benchmark.samples import CaseLost, make_sets
+from mini_kv.benchmark.telemetry import Watch
+from mini_kv.core import protocol as p
+from mini_kv.core.card import SCHEMA_VERSION, Case
+from mini_kv.core.pairs import PairLoss, PairName, PairResult, PairSet
+from mini_kv.core.progress import Event, Progress
+from mini_kv.core.results import Build, Finding
+from mini_kv.run.crew import Crew, fresh_candidate, load_fault
+from mini_kv.run.inputs import RunInputs
+from mini_kv.system.crew import CandidateSeat
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedSide:
+    """One side of every pair: what is loaded, and what it is called in the record."""
+
+    label: str
+    inputs: RunInputs
+    build: Build
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsRequest:
+    """``empty_kernel_us`` holds, by case id, the empty kernel's own device time on sides a and b."""
+
+    a: PairedSide
+    b: PairedSide
+    cases: Sequence[Case]
+    pairs: int
+    plan: PairPlan
+    empty_kernel_us: Mapping[str, tuple[float, float]]
+    timeout_s: float
+    lock: Path
+
+
+def run_pairs(crew: Crew, request: PairsRequest, watch: Watch, progress: Progress) -> PairSet:
+    """Time every case in ``pairs`` pairs of fresh processes around the crew's oracle.
+
+    The device lock is held while a pair is timed, not while its processes start. What a side does wrong
+    is a loss in the record; raises ``InternalError`` when the oracle or the device is lost.
+    """
+    started = time.monotonic()
+    results: list[PairResult] = []
+    losses: list[PairLoss] = []
+    made = _make_inputs(crew, request, losses)
+    for pair in range(request.pairs):
+        progress(Event(stage="pairs", done=pair, total=request.pairs, detail="fresh processes"))
+        with ExitStack() as stack:
+            seats = [fresh_candidate(crew.nursery, side.inputs) for side in (request.a, request.b)]
+            for seat in seats:
+                stack.callback(seat.close)
+            fault = _open(seats, request)
+            if fault is not None:
+                label, finding = fault
+                losses += [
+                    PairLoss(case_id=case_id, pair=pair, label=label, finding=finding) for case_id in made
+                ]
+                continue
+            with benchmark.hold_device(request.lock):
+                watch.look()
+                for case, inputs in made.values():
+                    _measure(crew, request, seats, case, inputs, pair, results, losses)
+                watch.look()
+    progress(Event(stage="pairs", done=request.pairs, total=request.pairs, detail="done"))
+    for case, inputs in made.values():
+        for key in inputs.sets.keys:
+            crew.oracle.ask(p.Forget(key=key), timeout_s=60.0)
+        crew.oracle.ask(p.DropTiming(case_id=case.id), timeout_s=60.0)
+    return PairSet(
+        schema_version=SCHEMA_VERSION,
+        label_a=request.a.label,
+        label_b=request.b.label,
+        pairs=request.pairs,
+        results=tuple(results),
+        losses=tuple(losses),
+        elapsed_s=round(time.monotonic() - started, 4),
+    )
+
+
+def _make_inputs(
+    crew: Crew, request: PairsRequest, losses: list[PairLoss]
+) -> dict[str, tuple[Case, PairInputs]]:
+    made: dict[str, tuple[Case, PairInputs]] = {}
+    for case in request.cases:
+        try:
+            sets, payloads = make_sets(crew.timed(request.timeout_s), case)
+            made[case.id] = (case, PairInputs(sets=sets, payloads=payloads))
+        except CaseLost as lost:
+            losses.append(PairLoss(case_id=case.id, pair=0, label="card", finding=lost.finding))
+    return made
+
+
+def _open(seats: Sequence[CandidateSeat], request: PairsRequest) -> tuple[str, Finding] | None:
+    for seat, side in zip(seats, (request.a, request.b), strict=True):
+        fault = load_fault(seat, side.inputs, side.build)
+        if fault is not None:
+            return side.label, fault
+    return None
+
+
+def _measure(
+    crew: Crew,
+    request: PairsRequest,
+    seats: Sequence[CandidateSeat],
+    case: Case,
+    inputs: PairInputs,
+    pair: int,
+    results: list[PairResult],
+    losses: list[PairLoss],
+) -> None:
+    a, b = (_subject(crew, request, seat) for seat in seats)
+    try:
+        results.append(
+            measure_pair(
+                a,
+                b,
+                case,
+                inputs,
+                request.plan,
+                pair=pair,
+                labels=(request.a.label, request.b.label),
+                empty_kernel_us=request.empty_kernel_us.get(case.id, (0.0, 0.0)),
+            )
+        )
+    except PairLost as lost:
+        label = _label(request, lost.name)
+        losses.append(PairLoss(case_id=case.id, pair=pair, label=label, finding=lost.finding))
+
+
+def _subject(crew: Crew, request: PairsRequest, seat: CandidateSeat) -> benchmark.TimedSubject:
+    inputs = crew.inputs
+    return benchmark.TimedSubject(
+        card=inputs.card.card,
+        device=inputs.device,
+        oracle=crew.oracle,
+        seat=seat,
+        secret_seeds=inputs.secret_seeds,
+        gpu=None,
+        timeout_s=request.timeout_s,
+        chooser=random.SystemRandom(),
+    )
+
+
+def _label(request: PairsRequest, name: PairName) -> str:
+    return request.a.label if name == "a" else request.b.label
