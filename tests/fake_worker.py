@@ -1,8 +1,9 @@
 """Workers without torch: they answer the protocol in milliseconds and misbehave on request.
 
-``use_script`` runs a piece of Python against the raw wire, ``use_cast`` a whole oracle or candidate for the operator ``double(x) = 2 * x`` on one float32 tensor of ``params["n"]`` elements. The
-faults of a cast are Python source by place: ``"candidate/run_case"`` or ``"candidate/run_case/core_3"``;
-the source may change ``reply`` and ``payloads``, or do to its process whatever it likes.
+``use_script`` runs a piece of Python against the raw wire, ``use_cast`` a whole oracle or candidate for the
+operator ``double(x) = 2 * x`` on one float32 tensor of ``params["n"]`` elements. The faults of a cast are
+Python source by place: ``"candidate/run_case"`` or ``"candidate/run_case/core_3"``; the source may change
+``reply`` and ``payloads``, or do to its process whatever it likes.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def play(options: dict[str, Any], faults: dict[str, str]) -> None:
 def answer(actor: Any, request: p.Request, payloads: Sequence[bytearray]) -> tuple[p.Reply, list[Any]]:
     try:
         reply, out = actor.answer(request, payloads)
-    except Exception as error:  # as the real worker's main does
+    except Exception as error:  # noqa: BLE001 - as the real worker's main does
         return p.Failed(code=type(error).__name__, message=str(error)), []
     return reply, out
 

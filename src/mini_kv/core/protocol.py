@@ -156,7 +156,10 @@ class LoadCandidate(Record, frozen=True, kw_only=True, tag="load_candidate"):
 
 
 class RunCase(Record, frozen=True, kw_only=True, tag="run_case"):
-    """Call the operator once (payloads: input storages) with poisoned allocator memory."""
+    """Call the operator once (payloads: input storages) with poisoned allocator memory.
+
+    ``poison`` fills the guard zones around the inputs too.
+    """
 
     key: str
     arguments: tuple[Argument, ...]
@@ -284,10 +287,17 @@ class CandidateLoaded(Record, frozen=True, kw_only=True, tag="candidate_loaded")
 
 
 class Ran(Record, frozen=True, kw_only=True, tag="ran"):
-    """The call returned (payloads: outputs as contiguous bytes, then the input storages after it)."""
+    """The call returned (payloads: outputs as contiguous bytes, then the input storages after it).
+
+    Behind those follow the guard zones of each input storage: ``GUARD_BYTES`` before it and as many
+    behind it, nothing for a storage without bytes. ``stray_writes`` counts the blocks that lay beside
+    the outputs' memory and were written to.
+    """
 
     outputs: tuple[OutputSpec, ...]
     input_blobs: tuple[int, ...]
+    guard_blobs: tuple[int, ...]
+    stray_writes: int
 
 
 class Raised(Record, frozen=True, kw_only=True, tag="raised"):

@@ -21,6 +21,9 @@ ITEM_SIZE_BYTES: dict[str, int] = {
     "bool": 1,
 }
 
+# Each input's storage lies between two zones of this size: room for a stray row or vector.
+GUARD_BYTES = 16 << 10
+
 NonNegative = Annotated[int, Meta(ge=0)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from mini_kv.core.card import CaseKind
 from mini_kv.core.errors import ExitCode
@@ -31,6 +31,20 @@ TIMING_EXIT_CODES = {
 }
 
 
+# What a case can show about memory. The first group says nothing of the values, which are judged apart.
+MEMORY_ONLY_CODES = frozenset(
+    {
+        "INPUT_MUTATED",
+        "INPUTS_NOT_RETURNED",
+        "OUT_OF_BOUNDS_WRITE",
+        "GUARDS_NOT_RETURNED",
+        "ALIASES_INPUT",
+        "OUTPUT_CHANGED_LATER",
+    }
+)
+MEMORY_CODES = MEMORY_ONLY_CODES | {"NOT_DETERMINISTIC"}
+
+
 def axes_of(
     build: Build | None,
     load_fault: Finding | None,
@@ -43,6 +57,7 @@ def axes_of(
     return (
         _build_axis(build, load_fault),
         _cases_axis("numerics", correctness, illegal=False),
+        _memory_axis(correctness),
         _contract_axis(correctness),
         _timing_axis(benchmark, benchmark_skipped),
         _regression_axis(regression),
@@ -58,7 +73,7 @@ def exit_code_of(axes: Sequence[Axis], fault: ExitCode | None, interrupted: bool
     status = {axis.name: axis for axis in axes}
     if status["build"].status is not Status.PASS:
         return ExitCode.COMPILATION
-    for name in ("numerics", "contract"):
+    for name in ("numerics", "memory", "contract"):
         if status[name].status not in (Status.PASS, Status.SKIPPED):
             return ExitCode.CORRECTNESS
     timing = status["timing"]
@@ -70,7 +85,7 @@ def exit_code_of(axes: Sequence[Axis], fault: ExitCode | None, interrupted: bool
 
 
 def isolation_axis(isolation: Isolation) -> Axis:
-    """Return how far the candidate was shut off; PASS where it could read and reach nothing of the judge's."""
+    """Return how far the candidate was shut off; PASS where it could read nothing of the judge's."""
     missing = "; ".join(f"no {one.name} ({one.reason})" for one in isolation.missing)
     message = f"{isolation.level.value}: {LEVEL_MEANING[isolation.level]}" + (
         f"; {missing}" if missing else ""
@@ -95,7 +110,7 @@ def _cases_axis(name: str, correctness: Correctness | None, *, illegal: bool) ->
         return _axis(name, Status.UNVERIFIED, "NOT_REACHED", "no case was run")
     cases = [case for case in correctness.cases if (case.kind is CaseKind.ILLEGAL) is illegal]
     counted = [case for case in cases if case.status is not Status.INVALID]
-    failed = [case for case in counted if case.status is not Status.PASS]
+    failed = [case for case in counted if case.status is not Status.PASS and not _memory_only(case)]
     if failed:
         first = failed[0]
         return _axis(
@@ -109,8 +124,45 @@ def _cases_axis(name: str, correctness: Correctness | None, *, illegal: bool) ->
     invalid = len(cases) - len(counted)
     form = sum(case.proves == "form" for case in counted)
     remark = f", {form} of them empty (form only)" if form else ""
+    spoiled = sum(case.status is not Status.PASS for case in counted)
+    remark += f", {spoiled} of them failed on memory alone" if spoiled else ""
     remark += f"; {invalid} are INVALID and prove nothing" if invalid else ""
     return _axis(name, Status.PASS, None, f"{len(counted)} cases passed{remark}")
+
+
+def _memory_findings(case: CaseResult, codes: Collection[str]) -> list[Finding]:
+    return [finding for one in case.rounds for finding in one.findings if finding.code in codes]
+
+
+def _memory_only(case: CaseResult) -> bool:
+    """Say whether all that a failed case showed concerns memory: its values were compared and right."""
+    found = [finding for one in case.rounds for finding in one.findings]
+    return bool(found) and len(_memory_findings(case, MEMORY_ONLY_CODES)) == len(found)
+
+
+def _memory_axis(correctness: Correctness | None) -> Axis:
+    """Inputs and guard zones intact, results the same under both fill patterns; see docs/method.md."""
+    if correctness is None:
+        return _axis("memory", Status.UNVERIFIED, "NOT_REACHED", "no case was run")
+    legal = [case for case in correctness.cases if case.kind is not CaseKind.ILLEGAL]
+    broken = [
+        (case, found[0]) for case in correctness.cases if (found := _memory_findings(case, MEMORY_CODES))
+    ]
+    if broken:
+        case, finding = broken[0]
+        return _axis(
+            "memory",
+            Status.FAIL,
+            finding.code,
+            f"{len(broken)} of {len(legal)} cases; the first is '{case.case_id}': {finding.message}",
+        )
+    # A call that did not return left nothing to look at, and is the numerics axis's matter.
+    looked_at = sum(any(one.outputs for one in case.rounds) for case in legal)
+    if not looked_at:
+        return _axis("memory", Status.UNVERIFIED, "NO_EVIDENCE", "no call returned")
+    return _axis(
+        "memory", Status.PASS, None, f"inputs, guard zones and fill patterns intact in {looked_at} cases"
+    )
 
 
 def _contract_axis(correctness: Correctness | None) -> Axis:

@@ -19,6 +19,7 @@ from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec
 from mini_kv.correctness.grading import (
     describe_argument,
     grade_form,
+    grade_guards,
     grade_illegal,
     grade_inputs,
     grade_numerics,
@@ -243,13 +244,15 @@ def _grade_ran(
     findings = list(grade_form(ran.outputs, made.reply.expected, subject.card.contract))
     blobs = _select(payloads, tuple(spec.blob for spec in ran.outputs))
     returned = _select(payloads, ran.input_blobs)
+    zones = _select(payloads, ran.guard_blobs)
     if blobs is None and findings:
         return _round_record(plan, Status.FAIL, tuple(findings))  # on another device there are no bytes
-    if blobs is None or returned is None:
+    if blobs is None or returned is None or zones is None:
         finding = Finding(code="PROTOCOL_VIOLATION", message="the reply names payloads it does not carry")
         return _round_record(plan, Status.FAIL, (finding,))
     if subject.card.contract.functional:
         findings += grade_inputs(made.payloads, returned)
+    findings += grade_guards(made.payloads, zones, plan.poison, ran.stray_writes)
     digests = tuple(map(sha256_bytes, blobs))
     numerics: Numerics | None = None
     if not any(finding.code in _UNCOMPARABLE for finding in findings):

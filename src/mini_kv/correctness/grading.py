@@ -8,6 +8,7 @@ from mini_kv.core import protocol as p
 from mini_kv.core.card import Case, Contract, DTypeName, Tolerance
 from mini_kv.core.results import Finding, Numerics
 from mini_kv.core.tensors import (
+    GUARD_BYTES,
     ITEM_SIZE_BYTES,
     AbsentArg,
     Argument,
@@ -109,6 +110,44 @@ def grade_inputs(sent: Sequence[Payload], returned: Sequence[Payload]) -> tuple[
         for position, (before, after) in enumerate(zip(sent, returned, strict=True))
         if before != after
     )
+
+
+def grade_guards(
+    sent: Sequence[Payload], zones: Sequence[Payload], pattern: int, stray_writes: int
+) -> tuple[Finding, ...]:
+    """Compare the guard zones around every input storage, byte by byte, with what they were filled with."""
+    if len(sent) != len(zones):
+        return (
+            Finding(
+                code="GUARDS_NOT_RETURNED",
+                message=f"{len(zones)} guard zones came back; there are {len(sent)} input storages",
+            ),
+        )
+    filled = bytes([pattern]) * (2 * GUARD_BYTES)
+    findings = [
+        Finding(
+            code="OUT_OF_BOUNDS_WRITE",
+            message=f"the call wrote beside the storage of input payload {position}: "
+            f"{_place(_first_difference(filled, zone), len(memoryview(storage).cast('B')))}",
+        )
+        for position, (storage, zone) in enumerate(zip(sent, zones, strict=True))
+        if zone != (filled if len(memoryview(storage).cast("B")) else b"")
+    ]
+    if stray_writes:
+        findings.append(
+            Finding(
+                code="OUT_OF_BOUNDS_WRITE",
+                message=f"the call wrote to {stray_writes} blocks of memory that it was not given; they lay "
+                "beside the memory of its outputs",
+            )
+        )
+    return tuple(findings)
+
+
+def _place(position: int, size_bytes: int) -> str:
+    if position < GUARD_BYTES:
+        return f"{GUARD_BYTES - position} bytes before its start"
+    return f"at byte {size_bytes + position - GUARD_BYTES}; it has {size_bytes}"
 
 
 def _first_difference(before: Payload, after: Payload) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import runpy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from mini_kv.core.tensors import TensorSpec
 from mini_kv.worker.channel import Payload, sendable
 from mini_kv.worker.contract import CHECKS
 from mini_kv.worker.device import open_device
+from mini_kv.worker.guards import import_guarded
 from mini_kv.worker.storage import as_outputs, describe_outputs, import_arguments, storage_bytes
 from mini_kv.worker.timed_cases import TimedCases
 
@@ -29,7 +31,8 @@ _DISPATCH_KEYS = (
     "CompositeImplicitAutograd",
     "CompositeExplicitAutograd",
 )
-_POISON_COPIES = 4
+# Every other one is freed again before the call.
+_POISON_BLOCKS = 7
 
 
 class LoadError(Exception):
@@ -137,9 +140,9 @@ class Candidate:
             ) from error
 
     def _run(self, request: p.RunCase, payloads: Sequence[bytearray]) -> Answer:
-        arguments = import_arguments(request.arguments, payloads)
-        for size in request.poison_bytes:
-            _poison(size, request.poison, self._device)
+        guarded = import_guarded(request.arguments, payloads, request.poison)
+        arguments = guarded.values
+        beside = [_poison(size, request.poison, self._device) for size in request.poison_bytes]
         operator = self._need()
         try:
             with torch.no_grad():
@@ -150,10 +153,16 @@ class Candidate:
         except BaseException as error:  # noqa: BLE001 - an operator may raise anything
             return self._raised(error), ()
         after = [storage_bytes(tensor) for tensor in _storages(request, arguments)]
-        first = len(output_payloads)
+        zones = guarded.zones(len(payloads))
+        first, last = len(output_payloads), len(output_payloads) + len(after)
         return (
-            p.Ran(outputs=specs, input_blobs=tuple(range(first, first + len(after)))),
-            [*output_payloads, *after],
+            p.Ran(
+                outputs=specs,
+                input_blobs=tuple(range(first, last)),
+                guard_blobs=tuple(range(last, last + len(zones))),
+                stray_writes=sum(map(_stray_writes, beside)),
+            ),
+            [*output_payloads, *after, *zones],
         )
 
     def _synchronize(self) -> None:
@@ -193,14 +202,27 @@ def _storages(request: p.RunCase, arguments: Sequence[object]) -> list[torch.Ten
     return [by_blob[blob] for blob in sorted(by_blob)]
 
 
-def _poison(size_bytes: int, pattern: int, device: torch.device) -> None:
-    # The allocator hands freed blocks of a size out again: an output that is never written shows this.
+@dataclass(frozen=True, kw_only=True)
+class _Beside:
+    """Blocks that stay allocated beside those that were freed for the outputs."""
+
+    blocks: tuple[torch.Tensor, ...]
+    pattern: int
+
+
+def _poison(size_bytes: int, pattern: int, device: torch.device) -> _Beside:
+    # The allocator hands freed blocks of a size out again: an output that is never written shows this,
+    # and one that is written beyond its end is likely to hit a neighbour that was kept.
     if size_bytes == 0:
-        return
-    held = [
-        torch.full((size_bytes,), pattern, dtype=torch.uint8, device=device) for _ in range(_POISON_COPIES)
+        return _Beside(blocks=(), pattern=pattern)
+    blocks = [
+        torch.full((size_bytes,), pattern, dtype=torch.uint8, device=device) for _ in range(_POISON_BLOCKS)
     ]
-    del held
+    return _Beside(blocks=tuple(blocks[::2]), pattern=pattern)
+
+
+def _stray_writes(beside: _Beside) -> int:
+    return sum(bool((block != beside.pattern).any()) for block in beside.blocks)
 
 
 __all__ = ["Candidate"]

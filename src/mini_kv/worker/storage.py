@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -92,9 +92,16 @@ def export_arguments(arguments: Sequence[object]) -> tuple[tuple[Argument, ...],
     return tuple(described), payloads
 
 
-def import_arguments(arguments: Sequence[Argument], payloads: Sequence[Payload]) -> list[object]:
-    """Rebuild call arguments in fresh memory on the devices their specs name."""
-    storages: dict[int, torch.Tensor] = {}
+def import_arguments(
+    arguments: Sequence[Argument],
+    payloads: Sequence[Payload],
+    made: Mapping[int, torch.Tensor] | None = None,
+) -> list[object]:
+    """Rebuild call arguments in fresh memory on the devices their specs name.
+
+    ``made`` are storages (as flat uint8 tensors) that are there already, by the number of their payload.
+    """
+    storages = dict(made or {})
     return [_import_one(argument, payloads, storages) for argument in arguments]
 
 

@@ -1,0 +1,149 @@
+"""Guard zones: stray writes and reads beside the inputs are found; honest calls are left alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mini_kv.core.card import Case
+from mini_kv.core.progress import silent
+from mini_kv.core.results import CaseResult, Status
+from mini_kv.core.tensors import GUARD_BYTES
+from mini_kv.core.verdict import axes_of
+from mini_kv.correctness import overall
+from mini_kv.correctness.cases import run_cases
+from mini_kv.correctness.grading import grade_guards
+from mini_kv.worker.candidate import _poison, _stray_writes
+from mini_kv.worker.guards import _interior, guard, import_guarded
+from mini_kv.worker.storage import export_arguments, storage_bytes
+from probe import probe_card, probe_case, probe_subject
+
+
+def run(*cases: Case) -> dict[str, CaseResult]:
+    found = run_cases(probe_subject(probe_card(*cases)), silent)
+    return {result.case_id: result for result in found}
+
+
+def codes(result: CaseResult) -> set[str]:
+    return {finding.code for one in result.rounds for finding in one.findings}
+
+
+def test_an_honest_call_passes_at_any_offset() -> None:
+    found = run(
+        probe_case("dense", 0),
+        probe_case("offset", 0, layout="offset"),
+        probe_case("empty", 0, shape=(0, 33)),
+        probe_case("one", 0, shape=(1,)),
+    )
+    assert {name: (one.status, one.proves) for name, one in found.items()} == {
+        "dense": (Status.PASS, "values"),
+        "offset": (Status.PASS, "values"),
+        "empty": (Status.PASS, "form"),
+        "one": (Status.PASS, "values"),
+    }
+
+
+@pytest.mark.parametrize(("mode", "where"), [(1, "at byte 404; it has 396"), (2, "4 bytes before its start")])
+def test_a_write_beside_an_input_is_found_and_placed(mode: int, where: str) -> None:
+    result = run(probe_case("stray", mode))["stray"]
+    assert (result.status, result.code) == (Status.FAIL, "OUT_OF_BOUNDS_WRITE")
+    assert codes(result) == {"OUT_OF_BOUNDS_WRITE"}
+    assert where in (result.message or "")
+
+
+def test_a_write_into_the_gap_of_an_offset_input_is_a_mutation() -> None:
+    result = run(probe_case("gap", 2, layout="offset"))["gap"]
+    assert codes(result) == {"INPUT_MUTATED"}
+
+
+def test_a_read_behind_an_input_that_hides_within_the_tolerance_does_not_repeat() -> None:
+    result = run(probe_case("peeks", 3))["peeks"]
+    assert (result.status, codes(result)) == (Status.FAIL, {"NOT_DETERMINISTIC"})
+
+
+def test_the_memory_axis_speaks_for_itself() -> None:
+    from mini_kv.core.results import Correctness
+
+    cases = tuple(run(probe_case("honest", 0), probe_case("stray", 1), probe_case("writes", 4)).values())
+    record = Correctness(
+        schema_version="1.0.0", status=overall(cases, ()), device="cpu", planned_cases=3, passed_cases=1,
+        cases=cases, contract=(), workers_started=1, workers_lost=0, elapsed_s=0.1,
+    )  # fmt: skip
+    axes = {axis.name: axis for axis in axes_of(None, None, record, None, None, True)}
+    assert (axes["memory"].status, axes["memory"].code) == (Status.FAIL, "OUT_OF_BOUNDS_WRITE")
+    assert axes["numerics"].status is Status.PASS
+    assert "2 of them failed on memory alone" in (axes["numerics"].message or "")
+
+
+def test_guarded_arguments_are_what_was_sent() -> None:
+    base = torch.arange(64.0)
+    sent = (base[1:33].view(4, 8), base[::2], torch.ones(3, 3).t(), torch.empty(0, 5), 7, None)
+    described, payloads = export_arguments(sent)
+    made = import_guarded(described, payloads, 0xFF)
+    for got, want in zip(made.values, sent, strict=True):
+        if not isinstance(want, torch.Tensor):
+            assert got == want
+            continue
+        assert isinstance(got, torch.Tensor)
+        assert torch.equal(got, want)
+        assert (got.stride(), got.storage_offset()) == (want.stride(), want.storage_offset())
+        assert got.untyped_storage().nbytes() == want.untyped_storage().nbytes()
+        assert storage_bytes(got) == storage_bytes(want)
+        if want.numel():
+            assert got.untyped_storage().data_ptr() % 512 == 0
+            assert got.data_ptr() % 512 == want.storage_offset() * 4
+    # Two views of one storage stay two views of one storage.
+    one, two = made.values[:2]
+    assert one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()  # type: ignore[attr-defined]
+    zones = made.zones(len(payloads))
+    assert [len(zone) for zone in zones] == [2 * GUARD_BYTES, 2 * GUARD_BYTES, 0]
+    assert grade_guards(payloads, zones, 0xFF, 0) == ()
+
+
+def test_memory_outlives_the_arguments_where_an_operator_keeps_a_tensor() -> None:
+    described, payloads = export_arguments((torch.arange(1000.0),))
+    kept = import_guarded(described, payloads, 0x5A).values[0]
+    filler = [torch.full((9000,), 3.0) for _ in range(50)]
+    assert isinstance(kept, torch.Tensor)
+    assert torch.equal(kept, torch.arange(1000.0)) and len(filler) == 50
+
+
+def test_a_storage_inside_an_allocation_works_as_it_must_on_a_gpu() -> None:
+    # The CUDA way of making the inner storage, tried with the memory that every machine has.
+    payload = bytearray(range(200))
+    made = guard(payload, "cpu", 0x5A)
+    inner = _interior(made.whole, made.first, made.size_bytes)
+    assert storage_bytes(inner) == bytes(payload)
+    assert inner.untyped_storage().nbytes() == 200
+    inner[3] = 77
+    assert made.storage[3] == 77
+
+
+@pytest.mark.gpu
+def test_guarded_arguments_on_a_gpu() -> None:
+    base = torch.arange(64.0, device="cuda")
+    sent = (base[1:33].view(4, 8), base[::2])
+    described, payloads = export_arguments(sent)
+    made = import_guarded(described, payloads, 0xFF)
+    for got, want in zip(made.values, sent, strict=True):
+        assert isinstance(got, torch.Tensor)
+        assert torch.equal(got, want) and got.data_ptr() % 512 == want.storage_offset() * 4
+        assert got.untyped_storage().nbytes() == 256
+    assert grade_guards(payloads, made.zones(1), 0xFF, 0) == ()
+    flat = made.guarded[0].whole
+    flat[made.guarded[0].first + 256] = 1
+    assert grade_guards(payloads, made.zones(1), 0xFF, 0)[0].code == "OUT_OF_BOUNDS_WRITE"
+
+
+def test_a_block_beside_the_outputs_that_was_written_to_counts() -> None:
+    beside = _poison(400, 0x5A, torch.device("cpu"))
+    assert _stray_writes(beside) == 0
+    beside.blocks[1][399] = 0
+    assert _stray_writes(beside) == 1
+    assert grade_guards((), (), 0x5A, 1)[0].code == "OUT_OF_BOUNDS_WRITE"
+
+
+def test_zones_that_do_not_come_back_are_no_proof() -> None:
+    assert grade_guards([b"x"], [], 0xFF, 0)[0].code == "GUARDS_NOT_RETURNED"
+    assert grade_guards([b"x"], [b""], 0xFF, 0)[0].code == "OUT_OF_BOUNDS_WRITE"
+    assert grade_guards([b""], [b"\xff"], 0xFF, 0)[0].code == "OUT_OF_BOUNDS_WRITE"
