@@ -40,7 +40,10 @@ cases:
   - {id: core_3, kind: core, params: {n: 3}}
   - {id: core_4, kind: core, params: {n: 4}}
   - {id: core_5, kind: core, params: {n: 5}}
-  - {id: illegal_odd, kind: illegal, params: {n: 101}, raises: {exception: RuntimeError, message: must be even}}
+  - id: illegal_odd
+    kind: illegal
+    params: {n: 101}
+    raises: {exception: RuntimeError, message: must be even}
   - {id: timed_a, kind: benchmark, params: {n: 40}}
   - {id: timed_b, kind: benchmark, params: {n: 60}}
 """

@@ -87,7 +87,7 @@ def play(options: dict[str, Any], faults: dict[str, str]) -> None:
         reply, out = answer(actor, request, payloads)
         for place in (f"{role}/{tag}", f"{role}/{tag}/{key.partition('/')[0]}"):
             if place in faults:
-                names = {
+                names: dict[str, Any] = {
                     "reply": reply, "payloads": out, "request": request, "wire": wire, "state": state,
                     "p": p, "os": os, "signal": signal, "time": time, "change": msgspec.structs.replace,
                 }  # fmt: skip

@@ -21,6 +21,8 @@ SOURCE = str(Path(mini_kv.__file__).parent.parent)
 HELLO = p.Hello(device="cpu", threads=1)
 READY = "wire.receive(); wire.say(p.Ready(torch='2', torch_cuda=None, device='cpu', device_count=1))\n"
 
+NO_TYPES = """h = b'{"type":"raised","types":[],"message":"","device_lost":false}'\n"""
+
 Start = Callable[[str], Worker]
 
 
@@ -80,7 +82,7 @@ def test_a_well_formed_answer_arrives_with_its_payloads(start: Start) -> None:
         ("wire.raw(b'HTTP/1.1 200 OK' + bytes(64))", "magic"),
         ("wire.raw(p.PREFIX.pack(p.MAGIC, 0xFFFFFFFF, 0))", "header of 4294967295 bytes"),
         ("wire.raw(p.PREFIX.pack(p.MAGIC, 2, 0xFFFFFFFF))", "4294967295 payloads"),
-        ("wire.raw(p.PREFIX.pack(p.MAGIC, 2, 1) + struct.pack('<Q', 1 << 62) + b'{}')", "4611686018427387904"),
+        ("wire.raw(p.PREFIX.pack(p.MAGIC, 2, 1) + struct.pack('<Q', 1 << 62) + b'{}')", str(1 << 62)),
         (
             "wire.raw(p.PREFIX.pack(p.MAGIC, 2, 4096) + struct.pack('<Q', (1 << 64) - 1) * 4096)",
             "at most 1048576",
@@ -91,8 +93,7 @@ def test_a_well_formed_answer_arrives_with_its_payloads(start: Start) -> None:
         ("wire.raw(p.encode_prefix(h := p.encode_message(p.Shutdown()), ()) + h)", "not a reply"),
         ("wire.raw(p.encode_prefix(h := b'{\"type\":\"done\",\"more\":1}', ()) + h)", "not a reply"),
         (
-            'h = b\'{"type":"raised","types":[],"message":"","device_lost":false}\'\n'
-            "wire.raw(p.encode_prefix(h, ()) + h)",
+            NO_TYPES + "wire.raw(p.encode_prefix(h, ()) + h)",
             "not a reply",
         ),
     ],
@@ -128,7 +129,8 @@ def test_a_frame_cut_by_death_names_the_death(start: Start) -> None:
 
 def test_an_answer_that_nobody_asked_for_does_not_become_the_next_answer(start: Start) -> None:
     worker = start(
-        READY + "wire.say(p.Done())\nwire.receive()\nwire.say(p.Failed(code='X', message='real'))\ntime.sleep(60)"
+        READY
+        + "wire.say(p.Done())\nwire.receive()\nwire.say(p.Failed(code='X', message='real'))\ntime.sleep(60)"
     )
     assert isinstance(worker.request(HELLO, timeout_s=20.0), Answer)
     time.sleep(0.2)
@@ -150,7 +152,11 @@ def test_an_answer_that_nobody_asked_for_does_not_become_the_next_answer(start: 
         ("raise SystemExit(7)", "EXITED", "exit code 7"),
         ("raise ValueError('boom')", "EXITED", "exit code 1"),
         ("wire.socket.close(); time.sleep(60)", "CHANNEL_CLOSED", "lives on"),
-        ("import socket as s; wire.socket.shutdown(s.SHUT_RDWR); time.sleep(60)", "CHANNEL_CLOSED", "lives on"),
+        (
+            "import socket as s; wire.socket.shutdown(s.SHUT_RDWR); time.sleep(60)",
+            "CHANNEL_CLOSED",
+            "lives on",
+        ),
     ],
     ids=["abort", "killed", "realtime-signal", "exit-0", "exit-7", "exception", "closed", "shut-down"],
 )
@@ -171,13 +177,17 @@ def test_what_a_dying_worker_printed_is_kept(start: Start) -> None:
 
 def test_a_hang_ends_at_the_deadline(start: Start) -> None:
     begun = time.monotonic()
-    found = lost(start("wire.receive()\nsignal.pthread_sigmask(0, range(1, 65))\nwhile True: pass"), timeout_s=1.0)
+    found = lost(
+        start("wire.receive()\nsignal.pthread_sigmask(0, range(1, 65))\nwhile True: pass"), timeout_s=1.0
+    )
     assert found.code == "TIMEOUT"
     assert time.monotonic() - begun < 5.0
 
 
 def test_a_stopped_process_ends_at_the_deadline(start: Start) -> None:
-    assert lost(start("wire.receive()\nos.kill(os.getpid(), signal.SIGSTOP)"), timeout_s=1.0).code == "TIMEOUT"
+    assert (
+        lost(start("wire.receive()\nos.kill(os.getpid(), signal.SIGSTOP)"), timeout_s=1.0).code == "TIMEOUT"
+    )
 
 
 def test_a_worker_that_never_reads_a_large_request_is_a_timeout(start: Start) -> None:
@@ -254,7 +264,9 @@ def test_sweeping_spares_living_workers(start: Start, nursery: Nursery) -> None:
     assert isinstance(worker.request(HELLO, timeout_s=20.0), Answer)
 
 
-def test_a_closed_worker_kills_nobody_when_it_is_closed_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_worker_kills_nobody_when_it_is_closed_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its number may belong to another process by then."""
     worker = start("os._exit(0)")
     assert lost(worker).code == "EXITED"
@@ -288,7 +300,9 @@ def test_the_environment_is_scrubbed_and_home_is_the_scratch_folder(
     for name in ("LD_PRELOAD", "PYTHONPATH", "GITHUB_TOKEN", "PYTHONSTARTUP"):
         monkeypatch.setenv(name, "x" if name != "LD_PRELOAD" else "")
     worker = start(
-        "wire.receive()\nwire.say(p.Failed(code='E', message='\\n'.join(f'{k}={v}' for k, v in os.environ.items())))"
+        "wire.receive()\n"
+        "lines = [f'{name}={value}' for name, value in os.environ.items()]\n"
+        "wire.say(p.Failed(code='E', message='\\n'.join(lines)))"
     )
     outcome = worker.request(HELLO, timeout_s=20.0)
     assert isinstance(outcome, Answer)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from harness import Project, make_project
+from e2e.harness import Project, make_project
 
 
 @pytest.fixture(scope="session")

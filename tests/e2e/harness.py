@@ -164,7 +164,9 @@ class Project:
     def card(self, name: str) -> str:
         return str(self.root / "tasks" / f"{name}.yaml")
 
-    def start(self, *argv: str, artifacts: Path | None = None, environ: dict[str, str] | None = None) -> Started:
+    def start(
+        self, *argv: str, artifacts: Path | None = None, environ: dict[str, str] | None = None
+    ) -> Started:
         """Start ``mini-kv verify`` with these options, an archive and a marker of its own."""
         marker = f"/nowhere/{uuid.uuid4().hex}"
         archive = artifacts or self.scratch / f"artifacts-{uuid.uuid4().hex[:8]}"

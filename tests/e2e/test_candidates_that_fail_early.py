@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness import Project, rehash
+from e2e.harness import Project, rehash
 
 
 def test_a_compile_error_shows_the_first_error_and_archives_the_whole_log(project: Project) -> None:

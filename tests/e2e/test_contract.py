@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness import Project, rehash
+from e2e.harness import Project, rehash
 
 # Candidate: the checks that must fail, with their code and a part of what they say.
 BROKEN = {

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGKILL, two at once, no room on the disk: the evidence stays readable, nothing runs on."""
+"""Ctrl-C, SIGTERM, SIGKILL, two at once, a full disk: the evidence stays readable and nothing runs on."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from harness import Project, assert_gone, processes_with, rehash
+from e2e.harness import Project, assert_gone, processes_with, rehash
 from mini_kv.artifacts import read_index
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-def test_an_interrupted_run_leaves_an_archive_and_no_process(project: Project, number: signal.Signals) -> None:
+def test_an_interrupted_run_leaves_an_archive_and_no_process(
+    project: Project, number: signal.Signals
+) -> None:
     started = project.start("--task", project.card("hanging"), "--timeout", "120")
     started.wait_for("correctness: ...")
     time.sleep(3.0)  # the daemon is forked and the third case hangs by now
@@ -37,10 +40,8 @@ def test_an_interrupted_run_leaves_an_archive_and_no_process(project: Project, n
 
 @pytest.mark.slow
 def test_ctrl_c_while_timing_keeps_what_was_found(project: Project) -> None:
-    card = project.scratch / "tasks" / "long.yaml"
-    root = project.root / "tasks"
-    text = (root / "sound.yaml").read_text()
-    card = root / f"long_{project.scratch.name}.yaml"
+    text = Path(project.card("sound")).read_text()
+    card = project.root / "tasks" / f"long_{project.scratch.name}.yaml"
     card.write_text(text.replace("iterations: 5, repeats: 2", "iterations: 10000, repeats: 100"))
     started = project.start("--task", str(card))
     started.wait_for("benchmark: ...")
@@ -73,7 +74,8 @@ def test_workers_die_with_a_judge_that_is_killed(project: Project) -> None:
 def test_two_runs_at_once_lose_nothing(project: Project) -> None:
     archive = project.scratch / "shared"
     runs = [
-        project.start("--task", project.card("sound"), "--skip-benchmark", artifacts=archive) for _ in range(2)
+        project.start("--task", project.card("sound"), "--skip-benchmark", artifacts=archive)
+        for _ in range(2)
     ]
     done = []
     threads = [threading.Thread(target=lambda run=run: done.append(run.finish().code)) for run in runs]
@@ -98,7 +100,7 @@ def test_an_archive_that_cannot_be_written_is_one_sentence(project: Project) -> 
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Path:
+def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB; making one needs root."""
     folder = tmp_path / "small"
     folder.mkdir()
@@ -129,7 +131,9 @@ def test_what_goes_wrong_while_timed_is_told_apart(project: Project) -> None:
     rehash(run)
     record = run.record("benchmark.json")
     cases = {case["case_id"]: case for case in record["cases"]}
-    assert [finding["code"] for finding in cases["wrong_while_timed"]["findings"]][:1] == ["TIMED_OUTPUT_WRONG"]
+    assert [finding["code"] for finding in cases["wrong_while_timed"]["findings"]][:1] == [
+        "TIMED_OUTPUT_WRONG"
+    ]
     assert [finding["code"] for finding in cases["crashes_while_timed"]["findings"]][:1] == ["CRASHED"]
     assert cases["sound"]["status"] == "PASS"
     assert record["geomean_speedup"] is None

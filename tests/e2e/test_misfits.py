@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness import FIXTURES, Project, Run, rehash
+from e2e.harness import FIXTURES, Project, Run, rehash
 
 # What each case must be told for; None where it must pass.
 VERDICTS = {

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from harness import Project, Run, rehash
+from e2e.harness import Project, Run, rehash
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.record import from_json, to_json
 from mini_kv.core.results import Attempt, Benchmark, Series
@@ -129,9 +129,7 @@ def make_steady(run: Run) -> Path:
             )
         )
     raw = to_json(
-        msgspec.structs.replace(
-            benchmark, stable=True, cases=tuple(cases), geomean_speedup=cases[0].speedup
-        )
+        msgspec.structs.replace(benchmark, stable=True, cases=tuple(cases), geomean_speedup=cases[0].speedup)
     )
     attempt = run.attempt
     files = tuple(

@@ -1,0 +1,202 @@
+"""The CPU's stopwatch: how often it calls, what it keeps, what it says of itself."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+
+from mini_kv.core import protocol as p
+from mini_kv.worker import timing
+from mini_kv.worker.timed_cases import TimedCases
+from mini_kv.worker.timing import CpuTimer, kept_indices, tick_us, timer_for
+
+
+class Counter:
+    """A call that counts and returns the number of elements it was given, and which call it was."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        self.calls.append(int(value[0]))
+        return torch.tensor([float(value[0]), float(len(self.calls))])
+
+
+SETS = [(torch.tensor([float(n)]),) for n in range(3)]
+
+
+def batch(counter: Counter, **changes: Any) -> timing.Batch:
+    plan = {"warmup": 4, "iterations": 6, "calls_per_sample": 5, "cache": "hot"}
+    return CpuTimer().batch(counter, SETS, **(plan | changes))  # type: ignore[arg-type]
+
+
+def test_a_batch_makes_exactly_the_calls_of_its_plan() -> None:
+    counter = Counter()
+    taken = batch(counter)
+    assert len(taken.samples_us) == 6
+    assert taken.calls_per_sample == 5
+    assert len(counter.calls) == 4 + 6 * 5
+    assert taken.launch_exposed == ()
+    assert all(sample > 0.0 for sample in taken.samples_us)
+
+
+def test_inputs_rotate_from_call_to_call() -> None:
+    counter = Counter()
+    batch(counter, warmup=1)
+    assert counter.calls[1:] == [position % 3 for position in range(30)]
+
+
+def test_the_kept_output_is_that_of_the_samples_last_call() -> None:
+    counter = Counter()
+    taken = batch(counter, warmup=1)
+    for sample, output in taken.outputs.items():
+        last = (sample + 1) * 5
+        assert output.tolist() == [float((last - 1) % 3), float(1 + last)]  # type: ignore[attr-defined]
+
+
+def test_a_free_choice_of_calls_makes_a_sample_last_a_millisecond() -> None:
+    def slow(_: torch.Tensor) -> torch.Tensor:
+        total = 0
+        for number in range(2000):
+            total += number
+        return torch.tensor([float(total)])
+
+    taken = CpuTimer().batch(slow, SETS, warmup=1, iterations=3, calls_per_sample=0, cache="cold")
+    assert taken.calls_per_sample > 1
+    fastest_ns = min(taken.samples_us) * 1e3 * taken.calls_per_sample
+    assert fastest_ns > 0.5 * timing.MIN_CPU_SAMPLE_NS
+
+
+def test_one_call_may_be_a_sample() -> None:
+    import time
+
+    def sleeps(_: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.002)
+        return torch.zeros(1)
+
+    taken = CpuTimer().batch(sleeps, SETS, warmup=1, iterations=2, calls_per_sample=0, cache="cold")
+    assert taken.calls_per_sample == 1
+    assert all(sample >= 2000.0 for sample in taken.samples_us)
+
+
+def test_the_collector_is_quiet_while_samples_are_taken_and_runs_again_after() -> None:
+    seen: list[bool] = []
+
+    def looks(_: torch.Tensor) -> torch.Tensor:
+        seen.append(gc.isenabled())
+        return torch.zeros(1)
+
+    CpuTimer().batch(looks, SETS, warmup=1, iterations=2, calls_per_sample=1, cache="hot")
+    assert seen[-2:] == [False, False]
+    assert gc.isenabled()
+
+
+def test_the_collector_runs_again_after_a_call_that_raises() -> None:
+    counter = iter(range(3))
+
+    def raises_later(_: torch.Tensor) -> torch.Tensor:
+        if next(counter) == 2:
+            raise ValueError("later")
+        return torch.zeros(1)
+
+    with pytest.raises(ValueError, match="later"):
+        CpuTimer().batch(raises_later, SETS, warmup=1, iterations=5, calls_per_sample=1, cache="hot")
+    assert gc.isenabled()
+
+
+def test_the_floor_of_an_empty_call_is_small_and_positive() -> None:
+    floor_us, tick = CpuTimer().floor("hot")
+    assert 0.0 < floor_us < 5.0
+    assert 0.0 < tick < 1.0
+
+
+def test_a_batchs_tick_is_a_calls_share_of_the_clocks() -> None:
+    ten, one = (batch(Counter(), calls_per_sample=calls).tick_us for calls in (10, 1))
+    assert ten == pytest.approx(one / 10.0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "tick"),
+    [((1.0, 1.032, 1.064, 1.032), 0.032), ((5.0, 5.0), 0.0), ((1.0, 1.0 + 1e-9, 1.5), 0.5), ((), 0.0)],
+)
+def test_the_tick_is_the_smallest_step_between_readings(samples: tuple[float, ...], tick: float) -> None:
+    assert tick_us(samples) == pytest.approx(tick)
+
+
+def test_outputs_are_kept_within_the_budget_and_at_least_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(timing.KEPT_OUTPUT_BYTES, "cpu", 100)
+    assert kept_indices(torch.zeros(10), 6, "cpu") == range(4, 6)
+    assert kept_indices([torch.zeros(5), torch.zeros(5)], 6, "cpu") == range(4, 6)
+    assert kept_indices(torch.zeros(1000), 6, "cpu") == range(5, 6)
+    assert kept_indices(torch.zeros(0), 6, "cpu") == range(6)
+    assert kept_indices(None, 6, "cpu") == range(6)
+
+
+def test_a_cpu_gets_the_cpus_stopwatch() -> None:
+    assert isinstance(timer_for(torch.device("cpu")), CpuTimer)
+
+
+# ---------------------------------------------------------------------------- cases of one process
+
+
+def timed_cases() -> TimedCases:
+    cases = TimedCases(torch.device("cpu"), keeps_outputs=True)
+    cases.prepare("a", lambda value: value * 2.0, SETS)
+    return cases
+
+
+def time_batch(case_id: str = "a", calls: int = 3) -> p.TimeBatch:
+    return p.TimeBatch(case_id=case_id, warmup=1, iterations=4, calls_per_sample=calls, cache="hot")
+
+
+def test_a_kept_output_comes_with_the_set_it_belongs_to() -> None:
+    cases = timed_cases()
+    for sample in range(4):
+        reply, _ = cases.answer(time_batch())
+        assert isinstance(reply, p.Timed)
+        assert reply.kept == (0, 1, 2, 3)
+        output, payloads = cases.answer(p.FetchTimedOutput(case_id="a", sample=sample))
+        assert isinstance(output, p.TimedOutput)
+        assert output.argument_set == ((sample + 1) * 3 - 1) % 3
+        value = torch.frombuffer(bytearray(payloads[0]), dtype=torch.float32)
+        assert value.tolist() == [2.0 * output.argument_set]
+        with pytest.raises(KeyError):  # one a batch is fetched, the others are freed
+            cases.answer(p.FetchTimedOutput(case_id="a", sample=sample))
+
+
+def test_a_batch_forgets_the_outputs_of_the_one_before() -> None:
+    cases = timed_cases()
+    cases.answer(time_batch())
+    cases.prepare("a", lambda value: value, SETS)
+    with pytest.raises(KeyError):
+        cases.answer(p.FetchTimedOutput(case_id="a", sample=0))
+
+
+@pytest.mark.parametrize("request_", [time_batch("b"), p.FetchTimedOutput(case_id="b", sample=0)])
+def test_a_case_that_was_not_prepared_is_a_key_error(request_: Any) -> None:
+    with pytest.raises(KeyError):
+        timed_cases().answer(request_)
+
+
+def test_a_dropped_case_is_gone_and_dropping_twice_is_fine() -> None:
+    cases = timed_cases()
+    for _ in range(2):
+        assert cases.answer(p.DropTiming(case_id="a"))[0] == p.Done()
+    with pytest.raises(KeyError):
+        cases.answer(time_batch())
+
+
+def test_calls_are_timed_without_gradients() -> None:
+    cases = TimedCases(torch.device("cpu"), keeps_outputs=False)
+    recorded: list[bool] = []
+
+    def notes(value: torch.Tensor) -> torch.Tensor:
+        recorded.append(torch.is_grad_enabled())
+        return value
+
+    cases.prepare("a", notes, SETS)
+    cases.answer(time_batch())
+    assert not any(recorded)
