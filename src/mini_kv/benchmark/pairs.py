@@ -181,25 +181,49 @@ def _catch(subject: TimedSubject, case: Case, timed: p.Timed, sets: Sets) -> Cau
 
 
 def _side(subject: TimedSubject, label: str, taken: _Taken, empty_kernel_us: float) -> PairSide:
-    samples = [sample for batch in taken.samples_us for sample in batch]
-    if any(not 0.0 <= sample <= MAX_SAMPLE_US for sample in (*samples, *taken.floors_us)):
-        raise CaseLost(Finding(code="NOT_A_TIME", message="the samples or floors are not times"))
-    fraction = taken.exposed / len(samples)
-    if not fraction <= MAX_LAUNCH_EXPOSED_FRACTION:
-        message = f"in {taken.exposed} of {len(samples)} samples the device waited for the host"
-        raise CaseLost(Finding(code="LAUNCH_EXPOSED", message=message))
     ticks = [tick for tick in taken.ticks_us if 0.0 < tick <= MAX_SAMPLE_US]
-    p50_us = tick_median(samples, min(ticks, default=FALLBACK_TICK_US[subject.device]))
-    floor_us = median(taken.floors_us)
+    return side_times(
+        label,
+        taken.samples_us,
+        taken.floors_us,
+        tick_us=min(ticks, default=FALLBACK_TICK_US[subject.device]),
+        launch_exposed=taken.exposed,
+        calls_per_sample=taken.calls_per_sample,
+        empty_kernel_us=empty_kernel_us,
+    )
+
+
+def side_times(
+    label: str,
+    samples_us: Sequence[tuple[float, ...]],
+    floors_us: Sequence[float],
+    *,
+    tick_us: float,
+    launch_exposed: int,
+    calls_per_sample: int,
+    empty_kernel_us: float,
+) -> PairSide:
+    """Return one side's times from its batches and floors, microseconds; pure.
+
+    Raises :class:`CaseLost` for what is no time, times that the host leaked into, and a call no longer
+    than an empty one.
+    """
+    samples = [sample for batch in samples_us for sample in batch]
+    if any(not 0.0 <= sample <= MAX_SAMPLE_US for sample in (*samples, *floors_us)):
+        raise CaseLost(Finding(code="NOT_A_TIME", message="the samples or floors are not times"))
+    if not launch_exposed / len(samples) <= MAX_LAUNCH_EXPOSED_FRACTION:
+        message = f"in {launch_exposed} of {len(samples)} samples the device waited for the host"
+        raise CaseLost(Finding(code="LAUNCH_EXPOSED", message=message))
+    p50_us, floor_us = tick_median(samples, tick_us), median(floors_us)
     net_us = p50_us - floor_us + empty_kernel_us
     if not net_us > 0.0:
         message = f"a P50 of {p50_us:.3f} us does not exceed the empty call's {floor_us:.3f} us"
         raise CaseLost(Finding(code="BELOW_FLOOR", message=message))
     return PairSide(
         label=label,
-        samples_us=tuple(taken.samples_us),
-        calls_per_sample=taken.calls_per_sample,
-        launch_exposed=taken.exposed,
+        samples_us=tuple(samples_us),
+        calls_per_sample=calls_per_sample,
+        launch_exposed=launch_exposed,
         p50_us=p50_us,
         floor_us=floor_us,
         empty_kernel_us=empty_kernel_us,

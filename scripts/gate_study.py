@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Measure how often the regression gate is wrong: false alarms on equal code, misses on slower code.
+
+scripts/gate_study.py measure --output DIR             on a GPU: raw.json, then summary.json
+scripts/gate_study.py measure --output DIR --device cpu --processes 4    tries the script itself
+scripts/gate_study.py simulate --output DIR            the same decisions over a model of processes
+scripts/gate_study.py summarise DIR/raw.json           decisions again from what was measured
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one of the three commands."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    measure = commands.add_parser("measure", help="measure fresh processes, then decide over them")
+    measure.add_argument("--output", type=Path, required=True)
+    measure.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    measure.add_argument("--processes", type=int, default=120)
+    measure.add_argument("--wave", type=int, default=12, help="processes that start together")
+    measure.add_argument("--budget", type=float, default=440.0, help="seconds for the measuring")
+    simulate = commands.add_parser("simulate", help="decide over simulated processes")
+    simulate.add_argument("--output", type=Path, required=True)
+    simulate.add_argument("--processes", type=int, default=120)
+    simulate.add_argument("--seed", type=int, default=1)
+    summarise = commands.add_parser("summarise", help="decide again over raw.json")
+    summarise.add_argument("raw", type=Path)
+    arguments = parser.parse_args(argv)
+    from study import commands as work
+
+    if arguments.command == "measure":
+        return work.measure(ROOT, arguments)
+    if arguments.command == "simulate":
+        return work.simulate(arguments)
+    return work.summarise(arguments.raw)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The error study of the regression gate: measure fresh processes, assemble decisions, count errors."""

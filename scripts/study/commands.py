@@ -1,0 +1,52 @@
+"""The study's commands: measure, simulate, summarise."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from mini_kv.core.record import to_json
+from mini_kv.system.files import write_bytes_atomic
+from study.records import Raw, load_raw
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def measure(root: Path, arguments: argparse.Namespace) -> int:
+    """Measure, keep the raw times after every wave, then summarise."""
+    from study.measuring import open_bench, run
+
+    output: Path = arguments.output
+    output.mkdir(parents=True, exist_ok=True)
+    raw: Raw | None = None
+    with open_bench(root, arguments.device) as bench:
+        for raw in run(bench, arguments.processes, arguments.wave, arguments.budget, _say):
+            write_bytes_atomic(output / "raw.json", to_json(raw, indent=None))
+    if raw is None:
+        _say("nothing was measured within the budget")
+        return 1
+    return summarise(output / "raw.json")
+
+
+def simulate(arguments: argparse.Namespace) -> int:
+    """Write raw.json from the model, then summarise."""
+    from study.model import simulate as model
+
+    output: Path = arguments.output
+    output.mkdir(parents=True, exist_ok=True)
+    raw = model(processes=arguments.processes, seed=arguments.seed)
+    write_bytes_atomic(output / "raw.json", to_json(raw, indent=None))
+    return summarise(output / "raw.json")
+
+
+def summarise(path: Path) -> int:
+    """Decide over what was measured; write summary.json beside it and print its tables."""
+    from study import summary, tables
+
+    found = summary.summarise(load_raw(path.read_bytes()))
+    write_bytes_atomic(path.parent / "summary.json", to_json(found))
+    print(tables.as_text(found))
+    return 0

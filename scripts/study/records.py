@@ -1,0 +1,107 @@
+"""What the study measures and keeps: raw times by process, kernel and injected slowdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from mini_kv.core.record import Record
+
+LEVELS = (0, 2, 3, 5, 8, 10)
+"""Injected slowdowns, percent of the kernel's own device time."""
+
+TICKS_PER_US = 1000
+"""Samples are kept as whole nanoseconds: the event grid is 32 of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One kernel of the study: operands of ``kib`` KiB, passes over them, a spin for its bulk."""
+
+    kib: int
+    passes: int
+    spin_cycles: int
+    iterations: int
+    warmup: int = 10
+
+
+KERNELS = {
+    "memory_2us": Kernel(kib=1024, passes=1, spin_cycles=0, iterations=50),
+    "spin_2us": Kernel(kib=4, passes=0, spin_cycles=3000, iterations=50),
+    "memory_20us": Kernel(kib=24 << 10, passes=1, spin_cycles=0, iterations=50),
+    "memory_200us": Kernel(kib=24 << 10, passes=11, spin_cycles=0, iterations=50),
+    "memory_2ms": Kernel(kib=24 << 10, passes=110, spin_cycles=0, iterations=10, warmup=4),
+}
+
+# The same names with next to no work, to try the script itself on a machine without a GPU.
+CPU_KERNELS = {
+    "memory_2us": Kernel(kib=1, passes=1, spin_cycles=0, iterations=10, warmup=2),
+    "memory_20us": Kernel(kib=4, passes=4, spin_cycles=0, iterations=10, warmup=2),
+}
+
+
+class Cell(Record, frozen=True, kw_only=True):
+    """One kernel at one level in one process: batches of samples, nanoseconds a call."""
+
+    samples_ns: tuple[tuple[int, ...], ...]
+    floors_ns: tuple[int, ...]
+    exposed: int = 0
+    tick_ns: float = 32.0
+    calls_per_sample: int = 1
+
+
+class Process(Record, frozen=True, kw_only=True):
+    """One fresh process: ``cells`` by ``kernel@level``. ``wave`` numbers the processes started together."""
+
+    wave: int
+    started_s: float
+    cells: dict[str, Cell]
+    sm_clock_mhz: int | None = None
+    temperature_c: int | None = None
+
+
+class Control(Record, frozen=True, kw_only=True):
+    """One negative control: something is wrong, and the product must say so."""
+
+    name: str
+    kernel: str
+    cell: Cell
+    reference: Cell
+    kernel_us: float | None
+    marker_us: float | None
+    strangers: int
+    lost: str | None = None
+
+
+class Pilot(Record, frozen=True, kw_only=True):
+    """What the study knew before it began, by kernel: device time, and the spin of every level."""
+
+    empty_kernel_us: float
+    net_us: dict[str, float]
+    kernel_us: dict[str, float]
+    spin_cycles: dict[str, dict[str, int]]
+
+
+class Raw(Record, frozen=True, kw_only=True):
+    """``raw.json``: everything that was measured."""
+
+    schema_version: str
+    device: str
+    device_name: str
+    torch: str
+    levels: tuple[int, ...]
+    pilot: Pilot
+    processes: tuple[Process, ...]
+    controls: tuple[Control, ...]
+    elapsed_s: float
+
+
+def cell_name(kernel: str, level: int) -> str:
+    """Return the key of a cell."""
+    return f"{kernel}@{level}"
+
+
+def load_raw(raw: bytes) -> Raw:
+    """Decode ``raw.json``; raises ``msgspec.ValidationError``."""
+    return msgspec.json.decode(raw, type=Raw)

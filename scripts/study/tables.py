@@ -1,0 +1,146 @@
+"""The study's tables as Markdown: printed after a run, and filled into docs/method.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from study.summary import Proportion, Rates, Summary
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _bounded(found: Proportion) -> str:
+    return f"{found.events}/{found.trials} ({found.lower:.1%} to {found.upper:.1%})"
+
+
+def spreads(summary: Summary) -> str:
+    """Return the spread of equal processes, kernel by kernel."""
+    return _table(
+        ("kernel", "P50", "net", "CUPTI", "sd between processes, raw", "the same, net", "injected, achieved"),
+        [
+            (
+                row.kernel,
+                f"{row.p50_us:.2f} us",
+                f"{row.net_us:.2f} us",
+                f"{row.kernel_us:.2f} us",
+                f"{row.raw_between_us:.3f} us",
+                f"{row.net_between_us:.3f} us ({row.net_between_percent:.2f} %)",
+                ", ".join(
+                    f"{name}: {got:.1f} %" for name, got in row.achieved_percent.items() if name != "0"
+                ),
+            )
+            for row in summary.spreads
+        ],
+    )
+
+
+def _rates(rows: Sequence[Rates]) -> str:
+    return _table(
+        (
+            "kernel",
+            "injected",
+            "FAIL",
+            "SLOWER or FAIL",
+            "the same, disjoint processes only",
+            "FAIL by the record alone",
+            "decisions",
+        ),
+        [
+            (
+                row.kernel,
+                f"{row.level} %",
+                _share(row.fail.rate),
+                _share(row.slower_or_fail.rate),
+                f"{_bounded(row.disjoint_fail)}; {_bounded(row.disjoint_slower_or_fail)}",
+                _share(row.record_only_fail.rate),
+                ", ".join(f"{name} {number}" for name, number in row.decisions.items()),
+            )
+            for row in rows
+        ],
+    )
+
+
+def false_alarms(summary: Summary) -> str:
+    """Return the decisions on equal code."""
+    return _rates(summary.false_alarms)
+
+
+def power(summary: Summary) -> str:
+    """Return the decisions on injected slowdowns."""
+    return _rates(summary.power)
+
+
+def policies(summary: Summary) -> str:
+    """Return what other numbers of pairs would give, for the worst kernel each."""
+    return _table(
+        (
+            "pairs a set",
+            "pairs taken on equal code",
+            "false FAIL",
+            "false SLOWER",
+            "FAIL on 8 %",
+            "seen at 5 %",
+            "seen at 3 %",
+        ),
+        [
+            (
+                str(row.pairs),
+                f"{row.mean_pairs_taken:.1f}",
+                _share(row.false_fail),
+                _share(row.false_slower),
+                _share(row.fail_at_8),
+                _share(row.seen_at_5),
+                _share(row.seen_at_3),
+            )
+            for row in summary.policies
+        ],
+    )
+
+
+def controls(summary: Summary) -> str:
+    """Return the negative controls."""
+    return _table(
+        ("control", "kernel", "P50", "robust CV", "what the product says"),
+        [
+            (
+                row.name,
+                row.kernel,
+                f"{row.p50_us:.2f} us",
+                f"{row.robust_cv:.2%}",
+                ", ".join(row.codes) or "stable",
+            )
+            for row in summary.controls
+        ],
+    )
+
+
+def bars(summary: Summary) -> str:
+    """Return the demands and what was found."""
+    return _table(
+        ("demand", "found", ""),
+        [(bar.demand, bar.found, "PASS" if bar.passed else "FAIL") for bar in summary.bars],
+    )
+
+
+def as_text(summary: Summary) -> str:
+    """Return everything, as it is printed after a run."""
+    parts = (
+        (
+            f"{summary.device_name}, torch {summary.torch}: {summary.processes} fresh processes, "
+            f"{summary.disjoint_groups} groups that share none, {summary.policy.pairs} pairs a set."
+        ),
+        bars(summary),
+        spreads(summary),
+        false_alarms(summary),
+        power(summary),
+        policies(summary),
+        controls(summary),
+    )
+    return "\n\n".join(parts)
