@@ -1,0 +1,146 @@
+"""A folder of evidence: written aside, hashed, sealed by a marker file, published by one rename."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+
+from mini_kv.artifacts.attempts import (
+    PARTIAL_SUFFIX,
+    SOURCES_FOLDER,
+    list_files,
+    new_attempt_id,
+    reason,
+    utc_text,
+)
+from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.errors import ConfigurationError, IntegrityError, InternalError
+from mini_kv.core.record import to_json
+from mini_kv.core.results import ArchivedFile
+from mini_kv.system.files import publish_folder, sha256_file, write_bytes_atomic
+
+# Four random bytes collide once in four billion pairs within one second; a stuck source always does.
+MAX_ID_DRAWS = 16
+
+
+class ArchiveFolder:
+    """One folder below ``parent``, named by time and chance. What is not published stays ``.partial``.
+
+    ``clock`` returns a zoned time, ``random_bytes(n)`` n random bytes. ``marker`` is the file that seals
+    the folder, ``noun`` what a person calls it; ``root`` is named when something cannot be written.
+    """
+
+    def __init__(
+        self,
+        parent: Path,
+        *,
+        root: Path,
+        marker: str,
+        noun: str,
+        clock: Callable[[], datetime],
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        """Claim a fresh id. Raises ``ConfigurationError`` where nothing can be written."""
+        self._parent = parent
+        self._root = root
+        self._marker = marker
+        self._noun = noun
+        self._written: dict[str, tuple[str, int]] = {}
+        self._published = False
+        now = clock()
+        self.started_at = utc_text(now)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            self.folder_id = self._claim(now, random_bytes)
+        except OSError as error:
+            raise unwritable(root, error) from error
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies once it is published."""
+        return self._parent / self.folder_id
+
+    @property
+    def partial_folder(self) -> Path:
+        """Where it lies until then."""
+        return self.folder.with_name(self.folder_id + PARTIAL_SUFFIX)
+
+    def _claim(self, now: datetime, random_bytes: Callable[[int], bytes]) -> str:
+        for _ in range(MAX_ID_DRAWS):
+            folder_id = new_attempt_id(now, random_bytes(4))
+            folder = self._parent / folder_id
+            partial = folder.with_name(folder_id + PARTIAL_SUFFIX)
+            try:
+                partial.mkdir()
+            except FileExistsError:
+                continue
+            # Whoever holds the .partial folder is alone with this id, so this check cannot be overtaken.
+            if not (folder.exists() or folder.is_symlink()):
+                return folder_id
+            partial.rmdir()
+        raise InternalError(
+            f"{self._noun.upper()}_ID", f"{MAX_ID_DRAWS} random {self._noun} ids in a row were taken already."
+        )
+
+    def add_bytes(self, name: str, raw: bytes) -> None:
+        """Write one file, by POSIX path relative to the folder; each name once."""
+        path = PurePosixPath(name)
+        unsafe = (
+            path.is_absolute() or ".." in path.parts or str(path) != name or "\0" in name or not path.name
+        )
+        if unsafe or name == self._marker or name in self._written or self._published:
+            raise InternalError("ARCHIVE_NAME", f"'{name}' cannot be added to {self._noun} {self.folder_id}.")
+        try:
+            target = self.partial_folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.parent.resolve() != self.partial_folder.resolve() / path.parent:
+                raise IntegrityError(
+                    "ARCHIVE_TAMPERED", f"A link was put into {self._noun} {self.folder_id}."
+                )
+            write_bytes_atomic(target, raw)
+        except OSError as error:
+            raise unwritable(self._root, error) from error
+        self._written[name] = (sha256_bytes(raw), len(raw))
+
+    def add_json(self, name: str, record: object) -> None:
+        """Write a record as indented JSON."""
+        self.add_bytes(name, to_json(record))
+
+    def add_tree(self, files: Mapping[str, bytes], folder: str = SOURCES_FOLDER) -> None:
+        """Write files below ``folder``, by POSIX path relative to it."""
+        for name in sorted(files):
+            self.add_bytes(f"{folder}/{name}", files[name])
+
+    def hashed(self) -> tuple[tuple[ArchivedFile, ...], tuple[str, ...]]:
+        """Hash every file again as it lies on disk; return them, and the names that are not as written.
+
+        A link or a pipe, which has no bytes that could be archived, is removed and named.
+        """
+        found, strange = list_files(self.partial_folder)
+        for path in strange:
+            (self.partial_folder / path).unlink()
+        files = tuple(
+            ArchivedFile(
+                path=path, sha256=sha256_file(self.partial_folder / path), size_bytes=found[path].st_size
+            )
+            for path in sorted(found)
+            if path != self._marker
+        )
+        on_disk = {file.path: (file.sha256, file.size_bytes) for file in files}
+        names = {*found, *strange, *self._written}
+        return files, tuple(
+            sorted(name for name in names if on_disk.get(name) != self._written.get(name, ()))
+        )
+
+    def publish(self, marker: bytes) -> None:
+        """Write the marker file last and give the folder its name; from now on it is never changed."""
+        write_bytes_atomic(self.partial_folder / self._marker, marker)
+        publish_folder(self.partial_folder, self.folder)
+        self._published = True
+
+
+def unwritable(root: Path, error: OSError) -> ConfigurationError:
+    """Return the error of an archive that cannot be written."""
+    message = f"The archive in {root} cannot be written: {reason(error)}."
+    return ConfigurationError("ARTIFACTS_UNWRITABLE", message)
