@@ -118,7 +118,8 @@ def test_scalars_survive_with_their_type(value: object) -> None:
     assert found == value
     assert type(found) is type(value)
     if isinstance(value, float):
-        assert math.copysign(1.0, float(found)) == math.copysign(1.0, value)
+        assert isinstance(found, float)
+        assert math.copysign(1.0, found) == math.copysign(1.0, value)
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
