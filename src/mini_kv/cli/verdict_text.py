@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from html import escape
 from xml.etree import ElementTree as ET
 
 from mini_kv.cli.axes_text import curve_lines
@@ -86,7 +88,17 @@ def as_text(verdict: Verdict) -> str:
         f"{word}   exit code {attempt.exit_code}   {attempt.elapsed_s:.1f} s",
         f"evidence: {verdict.folder}",
     ]
-    return "\n".join(lines) + "\n"
+    return _visible("\n".join(lines)) + "\n"
+
+
+def _visible(text: str) -> str:
+    """Return text with control characters escaped: a candidate's message must not steer the terminal."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
+        for each in text
+    )
 
 
 def _clip(text: str | None, limit: int = 240) -> str:
@@ -276,16 +288,18 @@ def as_markdown(verdict: Verdict) -> str:
         lines += ["", *_markdown_table(head, rows)]
     failures = [line for line in _failure_lines(verdict) if line]
     if failures:
-        lines += ["", "```text", *failures, "```"]
+        # Longer than any run of backticks inside, or a candidate's message could end the block.
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", "\n".join(failures))), default=0))
+        lines += ["", f"{fence}text", *failures, fence]
     lines += [
         "",
         f"Attempt `{attempt.attempt_id}`, exit code {attempt.exit_code}, {attempt.elapsed_s:.1f} s.",
     ]
-    return "\n".join(lines) + "\n"
+    return _visible("\n".join(lines)) + "\n"
 
 
 def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        return "| " + " | ".join(escape(cell, quote=False).replace("|", "\\|") for cell in cells) + " |"
 
     return [line(head), "|" + "---|" * len(head), *(line(row) for row in rows)]
