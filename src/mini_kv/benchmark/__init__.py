@@ -9,6 +9,7 @@ from pathlib import Path
 from mini_kv.benchmark.cases import TimedCase, TimedSubject, finish_case, take_case
 from mini_kv.benchmark.telemetry import Watch, no_readings
 from mini_kv.benchmark.whole import TIMER_PLAN, benchmark_record, hold_device, measure_timer, overall
+from mini_kv.benchmark.witnesses import attach_witnesses
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Benchmark, Telemetry
 
@@ -41,6 +42,7 @@ def run_benchmark(
             taken.append(take_case(subject, subject.card.case(case_id)))
             watch.look()
         # CUPTI, once attached to a process, may slow its launches: every sample comes first.
+        attach_witnesses(subject)
         cases = [watch.judge(finish_case(subject, timed, timer)) for timed in taken]
     progress(Event(stage="benchmark", done=len(cases), total=len(cases), detail="done"))
     return benchmark_record(subject, cases, timer, watch, time.monotonic() - started)

@@ -32,6 +32,7 @@ from mini_kv.benchmark.witnesses import (
 from mini_kv.core import protocol as p
 from mini_kv.core.axes import axis_values
 from mini_kv.core.card import Case
+from mini_kv.core.policies import judge_timed_kernels
 from mini_kv.core.quality import judge_quality
 from mini_kv.core.results import BenchmarkCase, Finding, KernelWitness, Series, Status, TimingTrust
 
@@ -130,6 +131,7 @@ def _witnessed(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) 
     findings = list(judge_quality(candidate, reference, subject.device))
     if kernels.finding is not None:
         findings.append(kernels.finding)
+    timed.wrong += judge_timed_kernels(kernels.candidate, subject.card.contract)
     if kernels.candidate is not None:
         timed.wrong += disagreement(candidate, kernels.candidate)
     trust, doubts = judge_claim(candidate, outside_us, subject.device, timed.checked, timed.wrong)

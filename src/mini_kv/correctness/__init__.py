@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mini_kv.core.card import SCHEMA_VERSION, CaseKind
-from mini_kv.core.progress import Progress
-from mini_kv.core.results import CaseResult, ContractCheck, Correctness, Finding, Status
+from mini_kv.core.progress import Progress, silent
+from mini_kv.core.results import CallTrace, CaseResult, ContractCheck, Correctness, Finding, Status
 from mini_kv.correctness.cases import Subject, run_cases
-from mini_kv.correctness.contract import collect_samples, plan_questions, run_contract
+from mini_kv.correctness.contract import (
+    HEAVY_CHECKS,
+    Question,
+    Sample,
+    ask_all,
+    collect_samples,
+    plan_questions,
+    run_contract,
+)
+from mini_kv.correctness.tracing import run_trace
 from mini_kv.system.crew import CandidateSeat
 
 __all__ = ["Subject", "check"]
@@ -23,7 +33,7 @@ def check(
     device_count: int,
     progress: Progress,
 ) -> Correctness:
-    """Run every case and, beside it in a second candidate worker, every contract check.
+    """Run every case and, beside it in a second candidate worker, the contract checks that take long.
 
     ``load_contract`` makes that second worker ready; what it finds wrong is a failed check of its own.
 
@@ -32,18 +42,20 @@ def check(
     started = time.monotonic()
     samples = collect_samples(subject.card, subject.oracle)
     questions = plan_questions(subject.card, samples, subject.device, device_count)
+    heavy = [question for question in questions if question.check in HEAVY_CHECKS]
+    light = [question for question in questions if question.check not in HEAVY_CHECKS]
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="contract") as beside:
-        contract = beside.submit(
-            run_contract, subject.card, subject.manifest, questions, contract_seat, load_contract, progress
-        )
+        contract = beside.submit(_beside, subject, samples, heavy, contract_seat, load_contract, progress)
         try:
             cases = run_cases(subject, progress)
-            checks = contract.result()
+            own_checks = ask_all(subject.manifest, light, subject.seat, silent)
+            trace, beside_checks = contract.result()
         except BaseException:
             # Ctrl-C or a lost oracle: leaving the block waits for the other thread, which may be in a
             # check that takes minutes.
             contract_seat.abandon()
             raise
+    checks = (*beside_checks, *own_checks)
     return Correctness(
         schema_version=SCHEMA_VERSION,
         status=overall(cases, checks),
@@ -55,7 +67,23 @@ def check(
         workers_started=subject.seat.number + contract_seat.number,
         workers_lost=subject.seat.losses + contract_seat.losses,
         elapsed_s=round(time.monotonic() - started, 4),
+        trace=trace,
     )
+
+
+def _beside(
+    subject: Subject,
+    samples: Sequence[Sample],
+    questions: Sequence[Question],
+    seat: CandidateSeat,
+    load: Callable[[], Finding | None],
+    progress: Progress,
+) -> tuple[CallTrace | None, tuple[ContractCheck, ...]]:
+    load_once = functools.cache(load)
+    # First of all: memory that a later check makes the candidate keep would not be seen as kept.
+    trace, policies = run_trace(subject.card, subject.manifest, samples, seat, load_once)
+    checks = run_contract(subject.card, subject.manifest, questions, seat, load_once, progress)
+    return trace, (*policies, *checks)
 
 
 def overall(cases: Sequence[CaseResult], checks: Sequence[ContractCheck]) -> Status:

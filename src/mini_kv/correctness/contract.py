@@ -22,6 +22,9 @@ from mini_kv.system.workers import Answer, Lost
 # gradcheck calls the operator twice an input element: larger cases cost time and prove nothing more.
 GRADCHECK_ELEMENTS = 2_000
 DYNAMIC_SIZES = 3
+# These import torch.compile's machinery for seconds, which the contract worker does beforehand. The
+# others are asked in the numerics worker, which has nothing else to do once its cases are answered.
+HEAVY_CHECKS = frozenset({"opcheck", "dynamic_shapes"})
 CONTRACT_TIMEOUT_S = 300.0
 
 
@@ -53,10 +56,14 @@ class Question:
 
 
 def collect_samples(card: TaskCard, oracle: OracleSeat) -> tuple[Sample, ...]:
-    """Have the oracle make the inputs of all legal cases but the benchmark shapes, fixed seeds."""
+    """Have the oracle make the inputs of all legal cases but the benchmark shapes, fixed seeds.
+
+    Where the card forbids library calls, the timed shapes are among them: they tempt most.
+    """
     samples: list[Sample] = []
+    timed = card.benchmark.case_ids if not card.contract.allow_library_calls else ()
     for case in card.cases:
-        if case.kind in (CaseKind.ILLEGAL, CaseKind.BENCHMARK):
+        if case.kind is CaseKind.ILLEGAL or (case.kind is CaseKind.BENCHMARK and case.id not in timed):
             continue
         seed = seed_text(fixed_seed(card.task_id, case.id))
         answer = oracle.ask(
@@ -142,15 +149,11 @@ def run_contract(
     load: Callable[[], Finding | None],
     progress: Progress,
 ) -> tuple[ContractCheck, ...]:
-    """Ask every question; each answer stands for itself."""
+    """Ask the questions that need what the contract worker has imported; each answer stands for itself."""
     fault = load() if questions else None
     if fault is not None:
         return (_answer("load", None, Status.FAIL, fault.code, fault.message, 0.0),)
-    checks: list[ContractCheck] = []
-    for done, question in enumerate(questions):
-        progress(Event(stage="contract", done=done, total=len(questions), detail=question.check))
-        checks += _ask(question, manifest, seat)
-    progress(Event(stage="contract", done=len(questions), total=len(questions), detail="done"))
+    checks = list(ask_all(manifest, questions, seat, progress))
     if card.contract.gradcheck and not manifest.autograd:
         checks.append(
             _answer(
@@ -162,6 +165,18 @@ def run_contract(
                 0.0,
             )
         )
+    return tuple(checks)
+
+
+def ask_all(
+    manifest: CandidateManifest, questions: Sequence[Question], seat: CandidateSeat, progress: Progress
+) -> tuple[ContractCheck, ...]:
+    """Ask one worker the questions in turn."""
+    checks: list[ContractCheck] = []
+    for done, question in enumerate(questions):
+        progress(Event(stage="contract", done=done, total=len(questions), detail=question.check))
+        checks += _ask(question, manifest, seat)
+    progress(Event(stage="contract", done=len(questions), total=len(questions), detail="done"))
     return tuple(checks)
 
 
@@ -190,7 +205,7 @@ def _ask(question: Question, manifest: CandidateManifest, seat: CandidateSeat) -
             )
         ]
     started = time.monotonic()
-    arguments, payloads = _joined(question.samples)
+    arguments, payloads = joined(question.samples)
     outcome = seat.ask(
         p.CheckContract(check=question.check, argument_sets=arguments, autograd=manifest.autograd),
         payloads,
@@ -203,7 +218,8 @@ def _ask(question: Question, manifest: CandidateManifest, seat: CandidateSeat) -
     return _grade(question.check, case_id, outcome, elapsed_s)
 
 
-def _joined(samples: Sequence[Sample]) -> tuple[tuple[tuple[Argument, ...], ...], list[bytearray]]:
+def joined(samples: Sequence[Sample]) -> tuple[tuple[tuple[Argument, ...], ...], list[bytearray]]:
+    """Return the samples' arguments with their payloads in one list, numbered anew."""
     sets: list[tuple[Argument, ...]] = []
     payloads: list[bytearray] = []
     for sample in samples:
