@@ -100,7 +100,9 @@ def toolchain() -> Toolchain:
 
 
 def pretend_build(request: BuildRequest, changes: dict[str, Any]) -> Build:
-    library = Path(request.project_root) / ".build" / "fake.so"
+    # A baseline is rebuilt from a folder outside the project: its library can be told by its name.
+    name = "rebuilt.so" if Path(request.candidate_folder).is_absolute() else "fake.so"
+    library = Path(request.project_root) / ".build" / name
     library.parent.mkdir(exist_ok=True)
     library.write_bytes(b"no library at all")
     made = Build(
@@ -112,7 +114,7 @@ def pretend_build(request: BuildRequest, changes: dict[str, Any]) -> Build:
         cached=False,
         elapsed_s=0.01,
         device=request.device,
-        library=".build/fake.so",
+        library=f".build/{name}",
         library_sha256=sha256_bytes(b"no library at all"),
         library_bytes=17,
         torch="2.11.0",

@@ -262,7 +262,10 @@ def test_values_that_are_wrong_with_the_secret_seed_only_are_found(fake_project:
 @pytest.mark.parametrize(
     ("fault", "code"),
     [
-        ("reply = p.Ran(outputs=(), input_blobs=(), guard_blobs=(), stray_writes=0)", "ILLEGAL_INPUT_ACCEPTED"),
+        (
+            "reply = p.Ran(outputs=(), input_blobs=(), guard_blobs=(), stray_writes=0)",
+            "ILLEGAL_INPUT_ACCEPTED",
+        ),
         ("reply = change(reply, message='something else')", "WRONG_MESSAGE"),
         ("reply = change(reply, message='')", "WRONG_MESSAGE"),
         ("reply = change(reply, types=('ValueError', 'Exception'))", "WRONG_EXCEPTION"),
@@ -524,7 +527,7 @@ def test_equal_times_pass_the_gate(fake_project: FakeProject) -> None:
 
 def test_a_confirmed_slowdown_ends_with_6(fake_project: FakeProject) -> None:
     baseline = baseline_of(fake_project)
-    verdict = fake_project.verify({"candidate/time_batch": SLOWER}, baseline=baseline)
+    verdict = fake_project.verify({"candidate/time_batch": SLOWER}, baseline=baseline, pairs=0)
     attempt = assert_archived(verdict)
     assert attempt.exit_code == ExitCode.REGRESSION
     assert verdict.regression is not None
@@ -539,7 +542,7 @@ def test_a_slowdown_that_the_second_batch_does_not_show_is_a_warning(fake_projec
         "candidate/run_case": "state['first'] = True",
         "candidate/time_batch": f"if state.get('first'): {SLOWER}",
     }
-    verdict = fake_project.verify(faults, baseline=baseline)
+    verdict = fake_project.verify(faults, baseline=baseline, pairs=0)
     assert verdict.regression is not None
     assert verdict.regression.decision is Decision.PASS_WITH_WARNING
     assert verdict.attempt.exit_code == 0
@@ -552,6 +555,10 @@ def test_another_suite_is_incomparable_and_that_is_no_pass(fake_project: FakePro
     assert verdict.regression is not None
     assert verdict.regression.decision is Decision.INCOMPARABLE
     assert axis(verdict, "regression")[0] is Status.UNVERIFIED
+    assert verdict.attempt.exit_code == 0
+    strict = fake_project.verify(baseline=baseline, require_comparable=True)
+    assert axis(strict, "regression")[0] is Status.FAIL
+    assert strict.attempt.exit_code == ExitCode.REGRESSION
 
 
 def test_a_baseline_that_was_changed_by_hand_is_refused(fake_project: FakeProject) -> None:

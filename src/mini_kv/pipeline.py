@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mini_kv import artifacts, benchmark, correctness, regression
+import msgspec
+
+from mini_kv import artifacts, correctness, regression
 from mini_kv.core.card import SCHEMA_VERSION, DeviceRequest, TaskCard, suite_hash
 from mini_kv.core.errors import ExitCode, MiniKvError
 from mini_kv.core.isolation import IsolationLevel
+from mini_kv.core.pairs import PairSet
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import (
     Attempt,
@@ -32,12 +35,11 @@ from mini_kv.run import (
     RunInputs,
     build_candidate,
     build_files,
-    device_state,
     own_fault,
     read_inputs,
     start_crew,
 )
-from mini_kv.run import inputs as run_inputs
+from mini_kv.run.gate import GateRequest, gate, time_crew
 from mini_kv.system.files import sha256_file
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.sandbox.kernel import guard_memory
@@ -55,6 +57,8 @@ class VerifyRequest:
     artifacts_root: Path | None
     timeout_s: float
     require_isolation: IsolationLevel = IsolationLevel.NONE
+    require_comparable: bool = False
+    pairs: int = regression.Policy().pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,8 @@ class _Evidence:
     correctness: Correctness | None = None
     benchmark: Benchmark | None = None
     regression: Regression | None = None
+    pairs: PairSet | None = None
+    more_pairs: PairSet | None = None
     confirmation: Benchmark | None = None
     findings: list[Finding] = field(default_factory=list)
     stage_elapsed_s: dict[str, float] = field(default_factory=dict)
@@ -160,10 +166,11 @@ def _run_stages(
         if request.skip_benchmark or evidence.correctness.status is not Status.PASS:
             return
         with _stage(evidence, "benchmark"):
-            evidence.benchmark = _time(crew, request, progress)
-    if baseline is not None:
-        with _stage(evidence, "regression"):
-            evidence.regression = _compare(request, inputs, baseline, evidence, progress)
+            evidence.benchmark = time_crew(crew, request.timeout_s, progress)
+        crew.candidate.close()
+        if baseline is not None:
+            with _stage(evidence, "regression"):
+                _compare(crew, request, baseline, evidence, progress)
 
 
 # --------------------------------------------------------------------------- stages
@@ -188,58 +195,29 @@ def _load(crew: Crew, build: Build, evidence: _Evidence, progress: Progress) -> 
     return ready.device_count
 
 
-def _time(crew: Crew, request: VerifyRequest, progress: Progress) -> Benchmark:
-    inputs = crew.inputs
-    with device_state(inputs) as device:
-        return benchmark.run_benchmark(
-            crew.timed(request.timeout_s),
-            run_inputs.device_lock(inputs.device, inputs.gpus),
-            progress,
-            read=device.read,
-            own_processes=device.own_processes,
-        )
-
-
 def _compare(
-    request: VerifyRequest,
-    inputs: RunInputs,
-    baseline: Baseline,
-    evidence: _Evidence,
-    progress: Progress,
-) -> Regression:
-    """Decide against the baseline; a suspicion is confirmed by a second batch in fresh processes."""
-    card = inputs.card.card
-    current = regression.CurrentMeasurement(
-        task_id=card.task_id,
-        operator_version=card.operator_version,
-        suite_sha256=suite_hash(card),
-        environment_key=inputs.environment.key,
-        benchmark=evidence.benchmark,
-        environment=inputs.environment,
+    crew: Crew, request: VerifyRequest, baseline: Baseline, evidence: _Evidence, progress: Progress
+) -> None:
+    """Let the gate decide against the baseline, and keep whatever it measured for that."""
+    assert request.baseline is not None and evidence.build is not None and evidence.benchmark is not None
+    policy = msgspec.structs.replace(regression.Policy(), pairs=request.pairs)
+    gated = gate(
+        crew,
+        evidence.benchmark,
+        GateRequest(
+            baseline=baseline,
+            name=request.baseline.name,
+            sha256=sha256_file(request.baseline),
+            build=evidence.build,
+            policy=policy,
+            timeout_s=request.timeout_s,
+        ),
+        progress,
     )
-    assert request.baseline is not None
-    name, digest = request.baseline.name, sha256_file(request.baseline)
-
-    def decide(second: Benchmark | None) -> Regression:
-        return regression.decide(
-            current,
-            baseline,
-            regression.Policy(),
-            second,
-            baseline_name=name,
-            baseline_sha256=digest,
-        )
-
-    decision = decide(None)
-    if not regression.needs_confirmation(decision):
-        return decision
-    with start_crew(inputs) as fresh:
-        assert evidence.build is not None
-        fresh.load_oracle()
-        if fresh.load(evidence.build) is not None:
-            return decision
-        evidence.confirmation = _time(fresh, request, progress)
-    return decide(evidence.confirmation)
+    evidence.regression = gated.regression
+    evidence.pairs, evidence.more_pairs = gated.pairs, gated.more_pairs
+    evidence.confirmation = gated.confirmation
+    evidence.findings += gated.findings
 
 
 # --------------------------------------------------------------------------- archive
@@ -262,6 +240,8 @@ def _archive(
         ("correctness.json", evidence.correctness),
         ("benchmark.json", evidence.benchmark),
         ("regression.json", evidence.regression),
+        ("pairs.json", evidence.pairs),
+        ("more_pairs.json", evidence.more_pairs),
         ("confirmation_benchmark.json", evidence.confirmation),
     ):
         if record is not None:
@@ -285,6 +265,7 @@ def _attempt(
         evidence.benchmark,
         evidence.regression,
         request.skip_benchmark,
+        require_comparable=request.require_comparable,
     )
     axes = (*axes, isolation_axis(inputs.cage.isolation))
     code = exit_code_of(axes, evidence.fault, evidence.interrupted)

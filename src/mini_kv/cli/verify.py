@@ -22,6 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip-benchmark", action="store_true", help="stop after correctness and contract")
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="compare the times with this baseline")
     parser.add_argument(
+        "--pairs",
+        type=int,
+        default=5,
+        metavar="N",
+        help="pairs of fresh processes in which the baseline's own code is re-run (default: 5; 0: none)",
+    )
+    parser.add_argument(
+        "--require-comparable",
+        action="store_true",
+        help="fail with 6 where the gate says INCOMPARABLE or INCONCLUSIVE",
+    )
+    parser.add_argument(
         "--artifacts", type=Path, metavar="DIR", help="archive here (default: artifacts/ of the project)"
     )
     parser.add_argument(
@@ -58,6 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
                 artifacts_root=arguments.artifacts,
                 timeout_s=arguments.timeout,
                 require_isolation=IsolationLevel(arguments.require_isolation),
+                require_comparable=arguments.require_comparable,
+                pairs=arguments.pairs,
             ),
             show,
         )
@@ -84,6 +98,10 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     if arguments.baseline is not None and arguments.skip_benchmark:
         raise ConfigurationError("USAGE", "--baseline needs the benchmark that --skip-benchmark leaves out")
+    if arguments.require_comparable and arguments.baseline is None:
+        raise ConfigurationError("USAGE", "--require-comparable needs a --baseline to compare with")
+    if arguments.pairs != 0 and not 2 <= arguments.pairs <= 50:
+        raise ConfigurationError("USAGE", f"--pairs takes 0 or 2 to 50, not {arguments.pairs}")
     for option, path in (("--junit", arguments.junit), ("--markdown", arguments.markdown)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ConfigurationError(

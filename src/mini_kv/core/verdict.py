@@ -27,6 +27,7 @@ INTERRUPTED_EXIT_CODE = 130
 # contradicts is no honest time.
 TIMING_EXIT_CODES = {
     "TIMED_OUTPUT_WRONG": ExitCode.CORRECTNESS,
+    "LIBRARY_CALL": ExitCode.CORRECTNESS,
     "CLOCK_CONTRADICTS": ExitCode.INTEGRITY,
 }
 
@@ -52,15 +53,20 @@ def axes_of(
     benchmark: Benchmark | None,
     regression: Regression | None,
     benchmark_skipped: bool,
+    *,
+    require_comparable: bool = False,
 ) -> tuple[Axis, ...]:
-    """Return one axis a question, each for itself; a stage that left no record is UNVERIFIED."""
+    """Return one axis a question, each for itself; a stage that left no record is UNVERIFIED.
+
+    With ``require_comparable`` a regression gate that could not or would not judge has failed.
+    """
     return (
         _build_axis(build, load_fault),
         _cases_axis("numerics", correctness, illegal=False),
         _memory_axis(correctness),
         _contract_axis(correctness),
         _timing_axis(benchmark, benchmark_skipped),
-        _regression_axis(regression),
+        _regression_axis(regression, require_comparable),
     )
 
 
@@ -219,12 +225,14 @@ def _timing_axis(benchmark: Benchmark | None, skipped: bool) -> Axis:
     return _axis("timing", Status.PASS, None, f"{len(benchmark.cases)} cases stable, times {level}")
 
 
-def _regression_axis(regression: Regression | None) -> Axis:
+def _regression_axis(regression: Regression | None, require_comparable: bool) -> Axis:
     if regression is None:
         return _axis("regression", Status.SKIPPED, "NO_BASELINE", "no baseline was given")
     failed = regression.decision is Decision.FAIL
     passed = regression.decision in (Decision.PASS, Decision.PASS_WITH_WARNING, Decision.SLOWER)
     status = Status.FAIL if failed else Status.PASS if passed else Status.UNVERIFIED
+    if require_comparable and status is Status.UNVERIFIED:
+        status = Status.FAIL
     return _axis("regression", status, regression.code, regression.message)
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from mini_kv.regression.decisions import CurrentMeasurement, Policy, exit_code, needs_confirmation
 from mini_kv.regression.gate import compare_benchmarks, decide
 from mini_kv.regression.paired import (
+    MIN_PAIRS,
     PairedSlowdown,
     add_pairs,
     holm,
     needs_more_pairs,
     paired_slowdown,
+    wants_pairs,
 )
 
 __all__ = [
+    "MIN_PAIRS",
     "CurrentMeasurement",
     "PairedSlowdown",
     "Policy",
@@ -24,4 +27,5 @@ __all__ = [
     "needs_confirmation",
     "needs_more_pairs",
     "paired_slowdown",
+    "wants_pairs",
 ]

@@ -19,6 +19,9 @@ REFERENCE_MOVED = "REFERENCE_MOVED"
 # What a direct comparison with the baseline's own code can settle. Unstable times it cannot.
 _SETTLED_BY_PAIRS = frozenset({NEEDS_CONFIRMATION, REFERENCE_MOVED})
 
+# Two ratios have a spread; fewer have none.
+MIN_PAIRS = 2
+
 LogRatios = Mapping[str, Sequence[float]]
 
 
@@ -39,7 +42,7 @@ def paired_slowdown(log_ratios: Sequence[float], alpha: float) -> PairedSlowdown
     where ``p_value < alpha``) and the p-value of "no slower". Raises ``ValueError`` for fewer than two
     pairs, non-finite ratios, or an alpha outside 0..0.5.
     """
-    if len(log_ratios) < 2:
+    if len(log_ratios) < MIN_PAIRS:
         raise ValueError(f"a paired test needs two pairs or more, not {len(log_ratios)}")
     if not 0.0 < alpha < 0.5:
         raise ValueError(f"alpha lies between 0 and 0.5, not at {alpha}")
@@ -65,7 +68,12 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 def add_pairs(
-    regression: Regression, first: LogRatios, policy: Policy, second: LogRatios | None = None
+    regression: Regression,
+    first: LogRatios,
+    policy: Policy,
+    second: LogRatios | None = None,
+    *,
+    lost: Mapping[str, str] | None = None,
 ) -> Regression:
     """Return the regression with the paired test's word on every case it has pairs for.
 
@@ -74,11 +82,14 @@ def add_pairs(
     the P50 limit is a batch that is over it: over in two batches of three (the record's, the sets') is
     FAIL. A significant slowdown (Holm over the cases tested) is SLOWER. A doubt that only the record left
     (one batch over, a reference that moved) ends as a warning where the pairs show no such slowdown.
-    Ratios that are no numbers make a passed case PASS_WITH_WARNING. Graver decisions stay as they are.
+    Ratios that are no numbers, and cases in ``lost`` (with the reason), make a passed case
+    PASS_WITH_WARNING. Graver decisions stay as they are.
     """
     tests: dict[str, _Test] = {}
-    unusable: dict[str, str] = {}
+    unusable: dict[str, str] = dict(lost or {})
     for name, values in first.items():
+        if name in unusable:
+            continue
         more = tuple(second.get(name, ())) if second is not None else ()
         try:
             tests[name] = _test(tuple(values), more, policy)
@@ -95,6 +106,17 @@ def add_pairs(
     if cases == regression.cases:
         return regression
     return sum_up(cases, regression.baseline, regression.baseline_sha256)
+
+
+def wants_pairs(regression: Regression) -> tuple[str, ...]:
+    """Return the cases on which pairs have a word: those judged, and those whose doubt pairs can settle."""
+    judged = (Decision.PASS, Decision.PASS_WITH_WARNING, Decision.SLOWER)
+    return tuple(
+        case.case_id
+        for case in regression.cases
+        if case.decision in judged
+        or (case.decision is Decision.INCONCLUSIVE and case.code in _SETTLED_BY_PAIRS)
+    )
 
 
 def needs_more_pairs(regression: Regression, policy: Policy) -> tuple[str, ...]:

@@ -21,6 +21,10 @@ from mini_kv.core.results import Build, Finding
 from mini_kv.run.crew import Crew, fresh_candidate, load_fault
 from mini_kv.run.inputs import RunInputs
 from mini_kv.system.crew import CandidateSeat
+from mini_kv.system.machine import usable_cpus
+
+# Each holds a CUDA context and the buffers of its last case until all of them have been timed.
+MAX_PAIRS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,31 +53,31 @@ class PairsRequest:
 def run_pairs(crew: Crew, request: PairsRequest, watch: Watch, progress: Progress) -> PairSet:
     """Time every case in ``pairs`` pairs of fresh processes around the crew's oracle.
 
-    The device lock is held while a pair is timed, not while its processes start. What a side does wrong
-    is a loss in the record; raises ``InternalError`` when the oracle or the device is lost.
+    Processes start as many at once as this machine has cores for, all before the first of them is timed,
+    and the device lock is held only while they are timed. What a side does wrong is a loss in the record;
+    raises ``InternalError`` when the oracle or the device is lost.
     """
     started = time.monotonic()
     results: list[PairResult] = []
     losses: list[PairLoss] = []
     made = _make_inputs(crew, request, losses)
-    for pair in range(request.pairs):
-        progress(Event(stage="pairs", done=pair, total=request.pairs, detail="fresh processes"))
+    pairs = range(request.pairs if made else 0)
+    for first in range(0, len(pairs), at_once := pairs_at_once()):
+        together = pairs[first : first + at_once]
+        progress(Event(stage="pairs", done=first, total=request.pairs, detail="fresh processes"))
         with ExitStack() as stack:
-            seats = [fresh_candidate(crew.nursery, side.inputs) for side in (request.a, request.b)]
-            for seat in seats:
-                stack.callback(seat.close)
-            fault = _open(seats, request)
-            if fault is not None:
-                label, finding = fault
-                losses += [
-                    PairLoss(case_id=case_id, pair=pair, label=label, finding=finding) for case_id in made
-                ]
-                continue
+            # Ended only when all of them have been timed: a CUDA context that is torn down disturbs others.
+            seated = [_seat(crew, request, stack) for _ in together]
+            ready = [
+                one for one in zip(together, seated, strict=True) if not _refused(one, made, request, losses)
+            ]
             with benchmark.hold_device(request.lock):
-                watch.look()
-                for case, inputs in made.values():
-                    _measure(crew, request, seats, case, inputs, pair, results, losses)
-                watch.look()
+                for pair, seats in ready:
+                    progress(Event(stage="pairs", done=pair, total=request.pairs, detail="timing"))
+                    watch.look()
+                    for case, inputs in made.values():
+                        _measure(crew, request, seats, case, inputs, pair, results, losses)
+                    watch.look()
     progress(Event(stage="pairs", done=request.pairs, total=request.pairs, detail="done"))
     for case, inputs in made.values():
         for key in inputs.sets.keys:
@@ -101,6 +105,33 @@ def _make_inputs(
         except CaseLost as lost:
             losses.append(PairLoss(case_id=case.id, pair=0, label="card", finding=lost.finding))
     return made
+
+
+def pairs_at_once() -> int:
+    """Return how many pairs' processes start together: one core each while they import torch."""
+    return max(1, min(MAX_PAIRS_AT_ONCE, usable_cpus() // 2))
+
+
+def _seat(crew: Crew, request: PairsRequest, stack: ExitStack) -> list[CandidateSeat]:
+    seats = [fresh_candidate(crew.nursery, side.inputs) for side in (request.a, request.b)]
+    for seat in seats:
+        stack.callback(seat.close)
+    return seats
+
+
+def _refused(
+    one: tuple[int, Sequence[CandidateSeat]],
+    made: Mapping[str, tuple[Case, PairInputs]],
+    request: PairsRequest,
+    losses: list[PairLoss],
+) -> bool:
+    pair, seats = one
+    fault = _open(seats, request)
+    if fault is None:
+        return False
+    label, finding = fault
+    losses += [PairLoss(case_id=case_id, pair=pair, label=label, finding=finding) for case_id in made]
+    return True
 
 
 def _open(seats: Sequence[CandidateSeat], request: PairsRequest) -> tuple[str, Finding] | None:

@@ -1,0 +1,189 @@
+"""The regression gate at work: the record first, then the baseline's own code beside the candidate."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from mini_kv import benchmark, regression
+from mini_kv.benchmark.pairs import pair_plan
+from mini_kv.benchmark.telemetry import Watch
+from mini_kv.core.card import suite_hash
+from mini_kv.core.pairs import PairSet
+from mini_kv.core.progress import Progress
+from mini_kv.core.results import Baseline, Benchmark, BenchmarkCase, Build, Finding, Regression
+from mini_kv.run import inputs as run_inputs
+from mini_kv.run.crew import Crew, start_crew
+from mini_kv.run.pairs import PairedSide, PairsRequest, run_pairs
+from mini_kv.run.rerun import rebuilt_baseline
+from mini_kv.run.stages import device_state
+
+BASELINE, CANDIDATE = "baseline", "candidate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateRequest:
+    """What is compared with what. ``name`` and ``sha256`` are of the baseline's file."""
+
+    baseline: Baseline
+    name: str
+    sha256: str
+    build: Build
+    policy: regression.Policy
+    timeout_s: float
+
+
+@dataclass(kw_only=True)
+class Gated:
+    """The decision, and what was measured for it."""
+
+    regression: Regression
+    pairs: PairSet | None = None
+    more_pairs: PairSet | None = None
+    confirmation: Benchmark | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+def time_crew(crew: Crew, timeout_s: float, progress: Progress) -> Benchmark:
+    """Take the card's whole benchmark with a crew whose candidate worker has opened its library."""
+    inputs = crew.inputs
+    with device_state(inputs) as device:
+        return benchmark.run_benchmark(
+            crew.timed(timeout_s),
+            run_inputs.device_lock(inputs.device, inputs.gpus),
+            progress,
+            read=device.read,
+            own_processes=device.own_processes,
+        )
+
+
+def gate(crew: Crew, timed: Benchmark, request: GateRequest, progress: Progress) -> Gated:
+    """Decide against the baseline. ``crew`` is the run's own: its oracle makes the pairs' inputs.
+
+    Where the baseline's sources build here, its code and the candidate's are timed beside each other in
+    pairs of fresh processes, and a second set of pairs where the first leaves a doubt. A P50 over its limit
+    that no pairs could judge is confirmed, or not, by a second batch of the candidate alone.
+    """
+    decide = functools.partial(_decide, crew, timed, request)
+    decision = decide(None)
+    gated = Gated(regression=decision)
+    names = regression.wants_pairs(decision)
+    if names and request.policy.pairs >= regression.MIN_PAIRS:
+        _stand_beside(crew, timed, request, names, gated, progress)
+    if regression.needs_confirmation(gated.regression):
+        gated.confirmation = _second_batch(crew, request, progress)
+        if gated.confirmation is not None:
+            gated.regression = _with_pairs(decide(gated.confirmation), gated, request.policy)
+    return gated
+
+
+def _decide(crew: Crew, timed: Benchmark, request: GateRequest, second: Benchmark | None) -> Regression:
+    card = crew.inputs.card.card
+    current = regression.CurrentMeasurement(
+        task_id=card.task_id,
+        operator_version=card.operator_version,
+        suite_sha256=suite_hash(card),
+        environment_key=crew.inputs.environment.key,
+        benchmark=timed,
+        environment=crew.inputs.environment,
+    )
+    return regression.decide(
+        current,
+        request.baseline,
+        request.policy,
+        second,
+        baseline_name=request.name,
+        baseline_sha256=request.sha256,
+    )
+
+
+def _stand_beside(
+    crew: Crew,
+    timed: Benchmark,
+    request: GateRequest,
+    names: tuple[str, ...],
+    gated: Gated,
+    progress: Progress,
+) -> None:
+    inputs = crew.inputs
+    with rebuilt_baseline(inputs, request.baseline, progress) as (rebuilt, build, finding):
+        if build is None:
+            gated.findings += (finding,) if finding is not None else ()
+            return
+        a = PairedSide(label=BASELINE, inputs=rebuilt, build=build)
+        b = PairedSide(label=CANDIDATE, inputs=inputs, build=request.build)
+        decision = gated.regression
+        gated.pairs = _run(crew, timed, request, a, b, names, gated, progress)
+        gated.regression = _with_pairs(decision, gated, request.policy)
+        more = regression.needs_more_pairs(gated.regression, request.policy)
+        if more:
+            gated.more_pairs = _run(crew, timed, request, a, b, more, gated, progress)
+            gated.regression = _with_pairs(decision, gated, request.policy)
+
+
+def _run(
+    crew: Crew,
+    timed: Benchmark,
+    request: GateRequest,
+    a: PairedSide,
+    b: PairedSide,
+    names: tuple[str, ...],
+    gated: Gated,
+    progress: Progress,
+) -> PairSet:
+    inputs = crew.inputs
+    cases = {case.case_id: case for case in timed.cases}
+    with device_state(inputs) as device:
+        watch = Watch(device.read, device.own_processes)
+        taken = run_pairs(
+            crew,
+            PairsRequest(
+                a=a,
+                b=b,
+                cases=[inputs.card.card.case(name) for name in names],
+                pairs=request.policy.pairs,
+                plan=pair_plan(inputs.card.card.benchmark),
+                empty_kernel_us={name: _empty_kernels_us(cases[name]) for name in names},
+                timeout_s=request.timeout_s,
+                lock=run_inputs.device_lock(inputs.device, inputs.gpus),
+            ),
+            watch,
+            progress,
+        )
+        gated.findings += watch.findings()
+    return taken
+
+
+def _empty_kernels_us(case: BenchmarkCase) -> tuple[float, float]:
+    # Both sides are read with one value: it is the driver's and the GPU's, not the library's.
+    marker_us = case.candidate_kernel.marker_us if case.candidate_kernel is not None else 0.0
+    return marker_us, marker_us
+
+
+def _with_pairs(decision: Regression, gated: Gated, policy: regression.Policy) -> Regression:
+    """Add what the sets of pairs say; a set in which a case was lost, or the device shared, says nothing."""
+    if gated.pairs is None:
+        return decision
+    lost: dict[str, str] = {}
+    ratios: list[dict[str, tuple[float, ...]]] = []
+    for taken in (gated.pairs, gated.more_pairs):
+        if taken is None:
+            continue
+        ratios.append(taken.log_ratios())
+        for loss in taken.losses:
+            lost.setdefault(loss.case_id, f"the {loss.label}: {loss.finding.message}")
+    if gated.findings:
+        lost |= {name: finding.message for finding in gated.findings[:1] for name in ratios[0]}
+    for one in ratios:
+        for name in lost:
+            one[name] = ()
+    second = ratios[1] if len(ratios) == 2 else None
+    return regression.add_pairs(decision, ratios[0], policy, second, lost=lost)
+
+
+def _second_batch(crew: Crew, request: GateRequest, progress: Progress) -> Benchmark | None:
+    with start_crew(crew.inputs) as fresh:
+        fresh.load_oracle()
+        if fresh.load(request.build) is not None:
+            return None
+        return time_crew(fresh, request.timeout_s, progress)

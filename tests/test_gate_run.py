@@ -1,0 +1,97 @@
+"""The gate at work over fake workers: pairs of processes beside the record, and what is archived of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fake_project import FakeProject, fake_project
+from mini_kv import compiler
+from mini_kv.compiler import BuildRequest
+from mini_kv.core.errors import ExitCode
+from mini_kv.core.pairs import PairSet
+from mini_kv.core.record import from_json
+from mini_kv.core.results import Build, Decision, Status
+from test_pipeline import SLOWER, assert_archived, axis, baseline_of, codes
+
+__all__ = ["fake_project"]
+
+# The candidate's own library, not the one rebuilt from the baseline's sources; slower by what is given.
+NEW_CODE = "state['new'] = 'rebuilt' not in request.library"
+
+
+def slower_by(factor: float) -> dict[str, str]:
+    wobble = "(1.0 + 0.001 * (os.getpid() % 7))"
+    scaled = f"change(reply, samples_us=tuple({{}} * {wobble} * s for s in reply.samples_us))"
+    return {
+        "candidate/load_candidate": NEW_CODE,
+        "candidate/time_batch": f"reply = {scaled.format(factor)} if state['new'] else {scaled.format(1.0)}",
+    }
+
+
+def test_a_slowdown_beside_the_baselines_own_code_ends_with_6(fake_project: FakeProject) -> None:
+    baseline = baseline_of(fake_project)
+    verdict = fake_project.verify(slower_by(1.2), baseline=baseline, pairs=3)
+    attempt = assert_archived(verdict)
+    assert attempt.exit_code == ExitCode.REGRESSION
+    assert verdict.regression is not None
+    assert {case.code for case in verdict.regression.cases} == {"PAIRED_P50_SLOWER"}
+    files = {file.path for file in attempt.files}
+    assert "pairs.json" in files
+    assert "confirmation_benchmark.json" not in files
+    pairs = from_json((verdict.folder / "pairs.json").read_bytes(), PairSet)
+    assert (pairs.label_a, pairs.label_b, pairs.pairs, pairs.losses) == ("baseline", "candidate", 3, ())
+
+
+def test_a_small_slowdown_beside_the_baselines_own_code_is_slower_and_accepted(
+    fake_project: FakeProject,
+) -> None:
+    baseline = baseline_of(fake_project)
+    verdict = fake_project.verify(slower_by(1.03), baseline=baseline, pairs=3)
+    assert verdict.regression is not None
+    assert verdict.regression.decision is Decision.SLOWER
+    assert axis(verdict, "regression")[0] is Status.PASS
+    assert verdict.attempt.exit_code == 0
+
+
+def test_a_machine_that_became_slower_is_no_fault_of_the_candidate(fake_project: FakeProject) -> None:
+    baseline = baseline_of(fake_project)
+    verdict = fake_project.verify({"candidate/time_batch": SLOWER}, baseline=baseline, pairs=3)
+    assert verdict.regression is not None
+    assert verdict.regression.decision is Decision.PASS_WITH_WARNING
+    assert {case.code for case in verdict.regression.cases} == {"P50_SLOWER_ONCE"}
+
+
+def test_a_candidate_that_dies_beside_the_baseline_is_no_pass_without_a_word(
+    fake_project: FakeProject,
+) -> None:
+    baseline = baseline_of(fake_project)
+    faults = {
+        "candidate/run_case": "state['checked'] = True",
+        "candidate/time_batch": "state.get('checked') or os._exit(1)",
+    }
+    verdict = fake_project.verify(faults, baseline=baseline, pairs=3)
+    assert verdict.regression is not None
+    assert {case.code for case in verdict.regression.cases} == {"PAIRS_UNUSABLE"}
+    assert verdict.regression.decision is Decision.PASS_WITH_WARNING
+
+
+def test_a_baseline_that_no_longer_builds_leaves_the_record(fake_project: FakeProject) -> None:
+    baseline = baseline_of(fake_project)
+    whole = compiler.build
+
+    def build(request: BuildRequest, *rest: Any, **more: Any) -> Build:
+        made = whole(request, *rest, **more)
+        if not Path(request.candidate_folder).is_absolute():
+            return made
+        return msgspec.structs.replace(
+            made, status=Status.FAIL, code="COMPILE_ERROR", message="no such header"
+        )
+
+    fake_project.monkeypatch.setattr(compiler, "build", build)
+    verdict = fake_project.verify({"candidate/time_batch": SLOWER}, baseline=baseline, pairs=3)
+    assert verdict.attempt.exit_code == ExitCode.REGRESSION
+    assert "BASELINE_NOT_REBUILT" in codes(verdict)
+    assert "confirmation_benchmark.json" in {file.path for file in verdict.attempt.files}
