@@ -11,10 +11,12 @@ from mini_kv.artifacts.attempts import (
     utc_text,
 )
 from mini_kv.artifacts.baselines import load_baseline, promote_baseline
+from mini_kv.artifacts.folder import ArchiveFolder
 from mini_kv.artifacts.index import changed_rows, read_index, rebuild_index
 from mini_kv.artifacts.writer import AttemptWriter
 
 __all__ = [
+    "ArchiveFolder",
     "AttemptWriter",
     "changed_rows",
     "check_files",

@@ -17,6 +17,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "validate-task": ("validate_task", "check Task Cards and name every error with file and line"),
     "audit-task": ("audit_task", "run candidates that compute nothing against every case of a card"),
     "verify": ("verify", "build, check and time one candidate; archive the evidence; give the verdict"),
+    "compare": (
+        "compare",
+        "gate and time two candidates side by side; say which is faster, with an interval",
+    ),
     "promote-baseline": ("promote_baseline", "make a baseline from a complete, correct, stable attempt"),
     "rebuild-index": ("rebuild_index", "recreate the index from the attempts' folders"),
     "leaderboard": ("leaderboard", "rank the latest valid attempt of every candidate"),

@@ -10,6 +10,8 @@ import msgspec
 
 from mini_kv.core.audit import CardAudit
 from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard
+from mini_kv.core.comparison import Comparison
+from mini_kv.core.pairs import PairSet
 from mini_kv.core.profile import Profile, ProfileComparison
 from mini_kv.core.record import Record
 from mini_kv.core.results import (
@@ -44,6 +46,8 @@ RECORDS: Mapping[str, type[Record]] = types.MappingProxyType(
         "leaderboard": Leaderboard,
         "baseline": Baseline,
         "card_audit": CardAudit,
+        "comparison": Comparison,
+        "pairs": PairSet,
         "profile": Profile,
         "profile_comparison": ProfileComparison,
     }
