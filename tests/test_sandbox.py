@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.isolation import Isolation, IsolationLevel, MissingFeature, level_of
 from mini_kv.system.processes import descendants
 from mini_kv.system.sandbox import cage as cage_module
-from mini_kv.system.sandbox import probe, seccomp, trials
+from mini_kv.system.sandbox import policy, probe, seccomp, trials
 from mini_kv.system.sandbox.cage import Cage, build_cage
 from mini_kv.system.sandbox.policy import survey, user_for, wanted_features
 from mini_kv.system.sandbox.rooms import hand_over, make_rooms
@@ -326,6 +327,23 @@ def test_a_cage_in_which_torch_cannot_be_read_is_not_used() -> None:
     assert "/x/torch/__init__.py cannot be read inside" in weak.reason(IsolationLevel.ISOLATED)
 
 
+@pytest.mark.parametrize("level", ["none", "process", "restricted", "confined"])
+def test_nothing_above_the_highest_level_that_is_named_is_used(
+    cage: Cage, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    monkeypatch.setenv("MINI_KV_ISOLATION", level)
+    found = build_cage("cpu", IMPORT_PATH, (ROOT,)).isolation
+    assert cage.isolation.level.reaches(found.level)
+    assert found.level in (IsolationLevel(level), IsolationLevel.PROCESS)
+    assert "asked for" in found.reason(IsolationLevel.ISOLATED)
+
+
+def test_a_level_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINI_KV_ISOLATION", "total")
+    with pytest.raises(ConfigurationError, match="'total' is none of none, process"):
+        build_cage("cpu", IMPORT_PATH, (ROOT,))
+
+
 def test_a_probe_that_breaks_leaves_the_process_level(cage: Cage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_PROBE", "raise SystemExit('broken')")
     found = probe.probe_ground(cage.ground)
@@ -370,7 +388,7 @@ def test_a_weaker_machine_refuses_a_level_that_was_demanded(monkeypatch: pytest.
         features=("own_process", "scrubbed_environment"),
         missing=(MissingFeature(name="file_access", reason="the kernel has no Landlock"),),
     )
-    monkeypatch.setattr(cage_module, "probe_ground", lambda _: weak)
+    monkeypatch.setattr(cage_module, "probe_ground", lambda *_: weak)
     task = str(ROOT / "tasks" / "vector_add.yaml")
     assert main(["verify", "--task", task, "--device", "cpu", "--require-isolation", "confined"]) == 2
 
@@ -436,6 +454,19 @@ def test_neither_the_project_nor_what_holds_it_is_granted(tmp_path: Path) -> Non
     )
     assert str(project) in ground.veiled
     assert not any(str(project) in one for one in ground.import_path)
+
+
+def test_a_project_inside_a_granted_folder_stays_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Images often keep the application in /usr/src/app.
+    system, project = tmp_path / "usr", tmp_path / "usr" / "src" / "app"
+    for folder in (project, system / "lib", system / "src" / "other"):
+        folder.mkdir(parents=True)
+    (system / "back").symlink_to(project)
+    monkeypatch.setattr(policy, "_SYSTEM", (str(system),))
+    granted = {one for one in survey("cpu", IMPORT_PATH, (project,)).readable if str(tmp_path) in one}
+    assert granted == {str(system / "lib"), str(system / "src" / "other")}
 
 
 def test_what_is_handed_over_is_a_copy_that_another_user_can_read(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_a_thief_finds_nothing_in_the_cage_and_much_without(
     bare = Isolation(
         level=IsolationLevel.PROCESS, features=("own_process", "scrubbed_environment"), missing=()
     )
-    monkeypatch.setattr(cage_module, "probe_ground", lambda _: bare)
+    monkeypatch.setattr(cage_module, "probe_ground", lambda *_: bare)
     open_to_all = verify(project)
     assert open_to_all.attempt.exit_code == 3
     assert [one.code for one in open_to_all.attempt.findings] == ["LOAD_EXITED"]

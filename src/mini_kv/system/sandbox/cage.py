@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mini_kv.core.card import DeviceKind
-from mini_kv.core.isolation import Isolation
+from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.isolation import Isolation, IsolationLevel
 from mini_kv.system.sandbox.policy import (
     Ground,
     Policy,
@@ -84,6 +85,17 @@ def _homes(program: str) -> tuple[str, ...]:
 
 
 def build_cage(device: DeviceKind, import_path: Sequence[str], hidden: Sequence[Path]) -> Cage:
-    """Survey the machine and try it; never raises for one that offers less. Takes about 0.1 s."""
+    """Survey the machine and try it; never raises for one that offers less. Takes about 0.1 s.
+
+    ``MINI_KV_ISOLATION`` names the highest level to use, for a machine on which a driver or a tool does
+    not work inside. Raises ``ConfigurationError`` when it names no level.
+    """
     ground = survey(device, import_path, hidden)
-    return Cage(ground=ground, isolation=probe_ground(ground))
+    named = os.environ.get("MINI_KV_ISOLATION", IsolationLevel.ISOLATED.value)
+    try:
+        highest = IsolationLevel(named)
+    except ValueError as error:
+        levels = ", ".join(level.value for level in IsolationLevel)
+        message = f"MINI_KV_ISOLATION names no level: '{named}' is none of {levels}."
+        raise ConfigurationError("UNKNOWN_ISOLATION", message) from error
+    return Cage(ground=ground, isolation=probe_ground(ground, highest))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.core.card import DeviceKind
+from mini_kv.core.isolation import LEVEL_FEATURES, IsolationLevel
 from mini_kv.system.sandbox import landlock
 from mini_kv.system.sandbox.mounts import is_below
 
@@ -35,9 +36,10 @@ _SYSTEM = (
     *(f"/proc/{name}" for name in ("cpuinfo", "meminfo", "stat", "version", "filesystems", "modules")),
     *(f"/proc/{name}" for name in ("devices", "uptime", "loadavg", "driver", "sys")),
 )
+_BESIDE_FILE_ACCESS = frozenset({"tcp_rules", "scoped_signals"})
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-_CUDA_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dri/*")
-_VEILED = ("/run", "/tmp", "/var/tmp", "/home", "/root", "/mnt", "/media", "/srv")
+_CUDA_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dxg")
+_VEILED = ("/run", "/tmp", "/var", "/home", "/root", "/mnt", "/media", "/srv")
 # Parts of this package that the worker's side imports; the judge's own are no business of a candidate.
 _OWN_PARTS = ("__init__.py", "core", "worker", "system/__init__.py", "system/sandbox")
 
@@ -66,7 +68,14 @@ def survey(device: DeviceKind, import_path: Sequence[str], hidden: Sequence[Path
         *(f"{own}/mini_kv/{part}" for part in _OWN_PARTS),
         *(entry for entry in libraries if entry.startswith("/") and not _holds(entry, closed)),
     ]
-    readable = (*_SYSTEM, *dict.fromkeys(both for path in granted for both in _with_real(path)))
+    readable = tuple(
+        dict.fromkeys(
+            part
+            for path in (*_SYSTEM, *granted)
+            for both in _with_real(path)
+            for part in _around(both, closed)
+        )
+    )
     return Ground(
         device=device,
         import_path=tuple(kept),
@@ -82,7 +91,7 @@ def _holds(entry: str, closed: Sequence[str]) -> bool:
 
 
 def _may_import(entry: str, own: str, closed: Sequence[str]) -> bool:
-    """Say whether an import folder is Python's own or holds installed packages, and nothing of the judge's."""
+    """Say whether an import folder is Python's own or holds packages, and nothing of the judge's."""
     real = os.path.realpath(entry)
     python = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
     if _holds(entry, (*closed, own)):
@@ -101,6 +110,26 @@ def _holds_packages(folder: str) -> bool:
 def _with_real(path: str) -> tuple[str, ...]:
     whole = os.path.abspath(path)
     return (whole, os.path.realpath(whole))
+
+
+def _around(path: str, closed: Sequence[str]) -> Iterator[str]:
+    """Yield ``path``, or where a closed folder lies in it all that is beside that one.
+
+    A grant covers what lies below it, without exception: a project in ``/usr/src`` would be in sight.
+    """
+    real = os.path.realpath(path)
+    if real in closed:
+        return
+    if not _holds(real, closed):
+        yield path
+        return
+    try:
+        entries = list(os.scandir(real))
+    except OSError:
+        return
+    for entry in entries:
+        if not entry.is_symlink():
+            yield from _around(entry.path, closed)
 
 
 def _must_read(import_path: Sequence[str], own: str) -> Iterator[str]:
@@ -132,8 +161,15 @@ def _is_open(folder: str) -> bool:
 # --------------------------------------------------------------------------- policies
 
 
-def wanted_features(landlock_abi: int) -> tuple[str, ...]:
-    """Return every feature that is worth trying by this user on this kernel."""
+def wanted_features(landlock_abi: int, highest: IsolationLevel = IsolationLevel.ISOLATED) -> tuple[str, ...]:
+    """Return every feature that is worth trying by this user on this kernel, none above ``highest``."""
+    below = {name for level, names in LEVEL_FEATURES.items() if highest.reaches(level) for name in names}
+    below |= _BESIDE_FILE_ACCESS if "file_access" in below else frozenset()
+    every = _every_feature(landlock_abi)
+    return tuple(name for name in every if highest is IsolationLevel.ISOLATED or name in below)
+
+
+def _every_feature(landlock_abi: int) -> tuple[str, ...]:
     names = ["own_process", "scrubbed_environment", "no_new_privileges", "no_capabilities"]
     names += ["resource_limits", "system_call_filter", "file_access"]
     names += ["process_namespace", "network_namespace", "ipc_namespace", "host_namespace"]
@@ -190,6 +226,7 @@ def worker_policy(
         "scratch_bytes": SCRATCH_BYTES,
         "user": user,
         "must_read": list(ground.must_read),
+        "must_open": [path for path in devices if os.access(path, os.R_OK | os.W_OK)],
         "limits": limits,
         # The CUDA driver makes an abstract socket when it starts; torch itself needs none.
         "socket_families": [_AF_UNIX],
@@ -213,6 +250,7 @@ def compiler_policy(features: Collection[str], readable: Sequence[str]) -> Polic
         "veiled": [],
         "user": os.getuid(),
         "must_read": [],
+        "must_open": [],
         "limits": {},
         "socket_families": [_AF_UNIX],
         "parent": os.getpid(),

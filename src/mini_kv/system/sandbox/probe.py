@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.core.card import DeviceKind
-from mini_kv.core.isolation import Isolation, MissingFeature, level_of
+from mini_kv.core.isolation import Isolation, IsolationLevel, MissingFeature, level_of
 from mini_kv.system.sandbox import landlock, trials
 from mini_kv.system.sandbox.policy import Ground, survey, user_for, wanted_features, worker_policy
 from mini_kv.system.sandbox.rooms import make_rooms
@@ -36,25 +36,36 @@ _NEED_FILES = ("file_access", "mount_namespace", "own_user", "own_proc", *_PART_
 
 
 def probe_isolation(
-    device: DeviceKind, import_path: Sequence[str] | None = None, hidden: Sequence[Path] = ()
+    device: DeviceKind,
+    import_path: Sequence[str] | None = None,
+    hidden: Sequence[Path] = (),
+    *,
+    highest: IsolationLevel = IsolationLevel.ISOLATED,
 ) -> Isolation:
     """Return the isolation that a candidate on ``device`` gets here; takes about 0.1 s, changes nothing.
 
     ``import_path`` is what workers import from (``sys.path`` unless given), ``hidden`` folders that must
-    stay unseen. Never raises for a machine that offers less.
+    stay unseen, ``highest`` the level above which nothing is used. Never raises for a machine that offers
+    less.
     """
-    return probe_ground(survey(device, sys.path if import_path is None else import_path, hidden))
+    ground = survey(device, sys.path if import_path is None else import_path, hidden)
+    return probe_ground(ground, highest)
 
 
-def probe_ground(ground: Ground) -> Isolation:
+def probe_ground(ground: Ground, highest: IsolationLevel = IsolationLevel.ISOLATED) -> Isolation:
     """As :func:`probe_isolation`, for a machine that was surveyed."""
-    wanted = wanted_features(landlock.abi())
+    abi = landlock.abi()
+    wanted = wanted_features(abi, highest)
+    declined = set(wanted_features(abi)) - set(wanted) - {"user_namespace"}
+    reasons = dict.fromkeys(declined, f"nothing above level '{highest.value}' was asked for")
     try:
-        answer = _run(ground, wanted)
+        found = judge_answer(_run(ground, wanted), wanted)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         reason = f"the probe did not answer: {error}"
-        return _isolation(set(_ALWAYS), {name: reason for name in wanted if name not in _ALWAYS})
-    return judge_answer(answer, wanted)
+        reasons |= {name: reason for name in wanted if name not in _ALWAYS}
+        return _isolation(set(_ALWAYS), reasons)
+    told = {one.name: one.reason for one in found.missing}
+    return _isolation(set(found.features), told | reasons)
 
 
 def judge_answer(answer: dict[str, Any], wanted: Sequence[str]) -> Isolation:
@@ -71,7 +82,7 @@ def judge_answer(answer: dict[str, Any], wanted: Sequence[str]) -> Isolation:
         if whole in reasons:
             reasons.setdefault(part, reasons[whole])
     reached -= set(reasons)
-    if "own_user" not in wanted:
+    if os.geteuid() != 0 and "own_user" not in wanted:
         reasons["own_user"] = "mini-kv does not run as root, so that candidates share its user id"
     if "file_access" not in reached and landlock.abi() == 0:
         reasons["file_access"] = "the kernel has no Landlock"

@@ -244,20 +244,22 @@ def _change_user(entry: _Entry) -> None:
     user: int = entry.policy["user"]
     if os.getuid() == user:
         return
-    if entry.attempt("own_user", lambda: _become(user, entry.policy["must_read"])):
+    if entry.attempt("own_user", lambda: _become(user, entry.policy)):
         # The kernel marks a process that changed its user as not dumpable, which would close its own
         # /proc/self to it; the CUDA driver writes thread names there.
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
 
 
-def _become(user: int, must_read: Sequence[str]) -> None:
-    """Change to a user that owns nothing; raises ``OSError`` when it could not read what it must."""
+def _become(user: int, policy: Policy) -> None:
+    """Change to a user that owns nothing; raises ``OSError`` when it could not open what it must."""
+    places = [(path, os.R_OK) for path in policy["must_read"]]
+    places += [(path, os.R_OK | os.W_OK) for path in policy["must_open"]]
     child = os.fork()  # there is no way back from another user, so a child tries
     if child == 0:
-        os._exit(_try_user(user, must_read))
+        os._exit(_try_user(user, places))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code:
-        place = f"read {must_read[code - 2]}" if 2 <= code < len(must_read) + 2 else "be entered"
+        place = f"open {places[code - 2][0]}" if 2 <= code < len(places) + 2 else "be entered"
         raise OSError(errno.EACCES, f"user {user} cannot {place}")
     _set_ids(user)
 
@@ -268,17 +270,13 @@ def _set_ids(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def _try_user(user: int, must_read: Sequence[str]) -> int:
+def _try_user(user: int, places: Sequence[tuple[str, int]]) -> int:
     try:
         _set_ids(user)
     except OSError:
         return 1
-    for number, path in enumerate(must_read):
-        try:
-            os.close(os.open(path, os.O_RDONLY))
-        except OSError:
-            return number + 2
-    return 0
+    closed = (number for number, (path, mode) in enumerate(places) if not os.access(path, mode))
+    return next(closed, -2) + 2
 
 
 def _allowed(entry: _Entry) -> list[tuple[str, int]]:
