@@ -32,8 +32,6 @@ class HostFacts(Record, frozen=True, kw_only=True):
 class IsolationFacts(Record, frozen=True, kw_only=True):
     """What this kernel and user can isolate with. ``landlock_abi`` is 0 where there is none."""
 
-    bubblewrap: str | None
-    bubblewrap_works: bool
     landlock_abi: int
     user_namespaces: bool
     seccomp: bool
@@ -69,10 +67,7 @@ def free_disk_bytes(folder: Path) -> int:
 
 def isolation_facts(search_path: str) -> IsolationFacts:
     """Try each way of isolating once; takes about 20 ms. Nothing of this process changes."""
-    bubblewrap = shutil.which("bwrap", path=search_path)
     return IsolationFacts(
-        bubblewrap=bubblewrap,
-        bubblewrap_works=bubblewrap is not None and _bubblewrap_works(bubblewrap),
         landlock_abi=_landlock_abi(),
         user_namespaces=_user_namespaces(search_path),
         seccomp=_libc().prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0,
@@ -125,10 +120,6 @@ def _user_namespaces(search_path: str) -> bool:
         return int(Path("/proc/sys/user/max_user_namespaces").read_text(encoding="ascii")) > 0
     except (OSError, ValueError):
         return False
-
-
-def _bubblewrap_works(program: str) -> bool:
-    return _succeeds([program, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "true"])
 
 
 def _succeeds(argv: list[str]) -> bool:
