@@ -257,9 +257,7 @@ def test_every_lack_comes_with_advice(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_isolation_is_a_note_and_no_failure() -> None:
-    nothing = IsolationFacts(
-        landlock_abi=0, user_namespaces=False, seccomp=False
-    )
+    nothing = IsolationFacts(landlock_abi=0, user_namespaces=False, seccomp=False)
     lines = machine.isolation_lines(nothing)
     assert {line.state for line in lines} == {"note"}
     assert all(line.advice for line in lines)
