@@ -8,7 +8,7 @@ from mini_kv.core import protocol as p
 from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract, TaskCard, Tolerance
 from mini_kv.core.results import Status
 from mini_kv.core.tensors import Argument, ScalarArg, TensorSpec, contiguous_strides, element_count
-from mini_kv.correctness.contract import Question, Sample, _grade, _joined, dynamic_samples, plan_questions
+from mini_kv.correctness.contract import Question, Sample, _grade, joined, dynamic_samples, plan_questions
 from mini_kv.system.workers import Answer
 
 
@@ -147,7 +147,7 @@ def test_where_no_sizes_differ_one_case_remains_and_is_later_skipped() -> None:
 def test_joined_sets_share_one_list_of_payloads() -> None:
     first = sample("a", tensor(2), ScalarArg(value=0.5), tensor(3, blob=1))
     second = sample("b", tensor(4), tensor(4, blob=0))
-    sets, payloads = _joined((first, second))
+    sets, payloads = joined((first, second))
     blobs = [[a.blob for a in arguments if isinstance(a, TensorSpec)] for arguments in sets]
     assert blobs == [[0, 1], [2, 2]]
     assert len(payloads) == 4

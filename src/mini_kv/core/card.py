@@ -73,13 +73,25 @@ class Tolerance(Record, frozen=True, kw_only=True):
 
 
 class Contract(Record, frozen=True, kw_only=True):
-    """What the candidate must keep beyond the right numbers."""
+    """What the candidate must keep beyond the right numbers, and what it may do.
+
+    ``allow_library_calls``: computing operators of PyTorch and kernels of vendors' libraries.
+    ``allow_workspace``: memory of torch's allocator that outlives a call's results.
+    ``allow_global_state``: changes of the process, such as torch's flags, threads, the environment.
+    """
 
     functional: bool = True
     opcheck: bool = True
     gradcheck: bool = True
     deterministic: bool = True
     streams: bool = True
+    allow_library_calls: bool = True
+    allow_workspace: bool = True
+    allow_global_state: bool = False
+
+
+# These came later: a card that leaves them at their defaults keeps the suite hash that it had.
+_LATER_RULES: tuple[str, ...] = ("allow_library_calls", "allow_workspace", "allow_global_state")
 
 
 class PowersOfTwo(Record, frozen=True, kw_only=True):
@@ -170,6 +182,10 @@ def suite_hash(card: TaskCard) -> str:
     from mini_kv.core.canonical import canonical_sha256
 
     measured = msgspec.to_builtins(msgspec.structs.replace(expand_axes(card), candidate="-", device="auto"))
+    defaults = msgspec.to_builtins(Contract())
+    for name in _LATER_RULES:
+        if measured["contract"][name] == defaults[name]:
+            del measured["contract"][name]
     if not card.benchmark.axes:
         del measured["benchmark"]["axes"]  # a card without axes keeps the hash it had before there were any
     return canonical_sha256(measured)

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from mini_kv.core.card import DeviceKind, ParamValue, Tolerance
 from mini_kv.core.record import Record
-from mini_kv.core.results import KernelWitness, Numerics
+from mini_kv.core.results import CallTrace, KernelWitness, Numerics
 from mini_kv.core.tensors import Argument, OutputSpec
 
 MAGIC = b"mkv1"
@@ -178,6 +178,16 @@ class CheckContract(Record, frozen=True, kw_only=True, tag="check_contract"):
     autograd: bool
 
 
+class TraceCalls(Record, frozen=True, kw_only=True, tag="trace_calls"):
+    """Call the operator once with each argument set and say what it called (payloads: all storages).
+
+    ``kernels`` asks for the device's kernels too (CUDA only).
+    """
+
+    argument_sets: Annotated[tuple[tuple[Argument, ...], ...], Meta(min_length=1)]
+    kernels: bool
+
+
 class FetchTimedOutput(Record, frozen=True, kw_only=True, tag="fetch_timed_output"):
     """Return the output of one timed call (and which argument set it used)."""
 
@@ -204,6 +214,7 @@ Request = (
     | LoadCandidate
     | RunCase
     | CheckContract
+    | TraceCalls
     | FetchTimedOutput
 )
 
@@ -317,6 +328,12 @@ class ContractAnswer(Record, frozen=True, kw_only=True, tag="contract_answer"):
     results: dict[str, str | None]
 
 
+class CallsTraced(Record, frozen=True, kw_only=True, tag="calls_traced"):
+    """Answer to TraceCalls."""
+
+    trace: CallTrace
+
+
 class TimerMeasured(Record, frozen=True, kw_only=True, tag="timer_measured"):
     """Answer to MeasureTimer. Floors and ticks in microseconds, bandwidth in GB/s (1e9 bytes)."""
 
@@ -362,6 +379,7 @@ Reply = (
     | Ran
     | Raised
     | ContractAnswer
+    | CallsTraced
     | TimerMeasured
     | KernelsWitnessed
     | Timed

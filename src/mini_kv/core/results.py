@@ -204,6 +204,18 @@ class ContractCheck(Record, frozen=True, kw_only=True):
     elapsed_s: float
 
 
+class CallTrace(Record, frozen=True, kw_only=True):
+    """What one call of every legal case made: dispatcher operators, device kernels, memory it kept.
+
+    Told by the candidate's own process. ``kept_bytes`` are of torch's allocators, after the results were
+    freed.
+    """
+
+    operators: tuple[str, ...]
+    kernels: tuple[str, ...]
+    kept_bytes: int
+
+
 class Correctness(Record, frozen=True, kw_only=True):
     """``correctness.json``."""
 
@@ -217,6 +229,7 @@ class Correctness(Record, frozen=True, kw_only=True):
     workers_started: int
     workers_lost: int
     elapsed_s: float
+    trace: CallTrace | None = None
 
 
 # --------------------------------------------------------------------------- benchmark

@@ -18,6 +18,7 @@ from mini_kv.worker.device import open_device
 from mini_kv.worker.guards import import_guarded
 from mini_kv.worker.storage import as_outputs, describe_outputs, import_arguments, storage_bytes
 from mini_kv.worker.timed_cases import TimedCases
+from mini_kv.worker.trace import trace_calls
 
 Answer = tuple[p.Reply, Sequence[Payload]]
 
@@ -63,6 +64,9 @@ class Candidate:
                 return self._run(request, payloads)
             case p.CheckContract():
                 return self._check(request, payloads), ()
+            case p.TraceCalls():
+                traced = [import_arguments(arguments, payloads) for arguments in request.argument_sets]
+                return trace_calls(self._need(), traced, self._device, kernels=request.kernels), ()
             case p.PrepareTiming():
                 sets = [import_arguments(arguments, payloads) for arguments in request.argument_sets]
                 self._timing().prepare(request.case_id, self._need(), sets)
