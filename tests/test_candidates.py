@@ -193,9 +193,10 @@ def test_dispatcher_names_and_ids_are_unique() -> None:
 
 @each_candidate
 def test_kernels_are_found_by_the_profilers_name_and_know_no_torch(folder: Path) -> None:
-    source = (folder / "kernel.cu").read_text()
-    kernels = re.findall(r"__global__ void (?:__launch_bounds__\(\w+\)\s+)?(\w+)\(", source)
-    assert kernels and all(re.search(MANIFESTS[folder].kernel_name_regex, name) for name in kernels)
+    source = "".join(path.read_text() for path in sorted(folder.glob("*.cu*")))
+    kernels = re.findall(r"__global__ void\b[^;{]*?(\w+_kernel)\(", source)
+    assert len(kernels) == source.count("__global__") > 0
+    assert all(re.search(MANIFESTS[folder].kernel_name_regex, name) for name in kernels)
     assert not re.search(r"#include\s*<(torch|ATen|c10)/", source)
 
 
@@ -238,8 +239,8 @@ def test_every_case_on_the_gpu(folder: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_rmsnorm_over_the_hidden_sizes_that_choose_a_kernel(version: str, dtype: str) -> None:
     op, card = operator(ROOT / "candidates" / "rmsnorm" / version), CARDS["rmsnorm"]
-    sizes = (1, 7, 8, 768, 1000, 1024, 2048, 4095, 4096, 4097, 8192, 8193, 12288, 16384, 16392, 40000, 131072)
-    for hidden in sizes:
+    exact = (128, 256, 384, 512, 768, 1024, 2048, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 16384)
+    for hidden in (*exact, 1, 7, 8, 1000, 4095, 4097, 8193, 16392, 40000, 131072):
         if version == "v0_naive" and dtype == "float32" and hidden > SEQUENTIAL_SUM_LIMIT:
             continue
         for layout in ("contiguous", "offset"):
@@ -250,6 +251,48 @@ def test_rmsnorm_over_the_hidden_sizes_that_choose_a_kernel(version: str, dtype:
             first, second = op(*arguments), op(*arguments)
             assert mismatches(first, expected_of(card, arguments), card.tolerances[dtype]) == 0, params  # type: ignore[index]
             assert torch.equal(first, second), params
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("hidden", "rows"), [(4096, 8193), (8192, 4099)])
+def test_rmsnorm_of_many_rows_keeps_the_last_ones_apart(hidden: int, rows: int) -> None:
+    op, card = operator(ROOT / "candidates" / "rmsnorm" / "v2_vectorized"), CARDS["rmsnorm"]
+    params = {"shape": (rows, hidden), "dtype": "float16", "layout": "contiguous"}
+    arguments = rmsnorm.make_inputs(params, torch.Generator().manual_seed(7), torch.device("cuda"))
+    assert mismatches(op(*arguments), expected_of(card, arguments), card.tolerances["float16"]) == 0
+
+
+def every_half_width_value(dtype: torch.dtype) -> torch.Tensor:
+    """All 65536 bit patterns: subnormal values, infinities and NaN among them."""
+    return torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+def same_bits_or_both_nan(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    same = actual.view(torch.int16) == expected.view(torch.int16)
+    return bool((same | (actual.isnan() & expected.isnan())).all())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_paired_sums_round_as_one_float_sum_does(dtype: torch.dtype) -> None:
+    add = operator(ROOT / "candidates" / "vector_add" / "v1_vectorized")
+    bias_relu = operator(ROOT / "candidates" / "fused_bias_relu" / "v1_vectorized")
+    a = every_half_width_value(dtype).cuda()
+    for seed in range(32):
+        b = a[torch.randperm(a.numel(), generator=torch.Generator().manual_seed(seed)).cuda()]
+        total = a.float() + b.float()
+        assert same_bits_or_both_nan(add(a, b), total.to(dtype))
+        expected = torch.where(total < 0, torch.zeros_like(total), total).to(dtype)
+        assert same_bits_or_both_nan(bias_relu(a.view(1, -1), b).view(-1), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(3, 16), (1000, 264), (2000, 1032), (3000, 2056), (8200, 4096)])
+def test_bias_relu_finds_the_column_at_every_size_that_chooses_a_kernel(shape: tuple[int, int]) -> None:
+    op = operator(ROOT / "candidates" / "fused_bias_relu" / "v1_vectorized")
+    x = torch.randn(shape, device="cuda", dtype=torch.float16)
+    bias = torch.randn(shape[1], device="cuda", dtype=torch.float16)
+    assert torch.equal(op(x, bias), torch.relu(x + bias))
 
 
 @pytest.mark.gpu

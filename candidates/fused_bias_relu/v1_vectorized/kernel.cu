@@ -1,7 +1,9 @@
-// Columns stay with their thread: a thread loads one pack of the bias, keeps it, and walks down the rows
-// with it. That saves the division that finds an element's column, and reads the bias once a tile
-// instead of once an element. Four rows are loaded before the first is used, so that four loads are
-// under way at once.
+// The matrix is one run of 16-byte packs, so that threads walk memory in order whatever the shape. A pack's
+// column, where its bias lies, is the remainder of its number by the packs in a row, found with one
+// multiplication; the bias itself comes from cache.
+//
+// A thread asks for all its packs before it uses the first. How many those are depends on the size: as
+// many as bring the whole matrix under way at once, and one where no number would.
 #include "kernel.h"
 
 #include <algorithm>
@@ -14,109 +16,251 @@ namespace mini_kv_fused_bias_relu_v1 {
 namespace {
 
 constexpr int kThreadsPerBlock = 256;
-constexpr int kRowsPerThread = 4;
+constexpr int kMaxPacks = 4;          // a thread's
+constexpr int kRowsPerThread = 4;     // where elements are taken one by one
 constexpr int kPackBytes = 16;        // the widest load there is
 constexpr int64_t kMaxGridY = 65535;  // the hardware's limit on gridDim.y
 
-template <typename T, int kWidth>
-struct alignas(kWidth * sizeof(T)) Pack {
-  T lane[kWidth];
-};
+// From this size on, beyond an L2 cache, requests are many whatever a thread does, and the plainest order
+// of them is the fastest one (scripts/tune tries the others): one pack a thread.
+constexpr int64_t kLargeBytes = int64_t{64} << 20;
 
-// Half-width elements are computed in float and rounded once.
-__device__ float widen(float v) { return v; }
-__device__ double widen(double v) { return v; }
-__device__ float widen(__half v) { return __half2float(v); }
-__device__ float widen(__nv_bfloat16 v) { return __bfloat162float(v); }
+// Elements alone are computed in float and rounded once.
+__device__ __forceinline__ float widen(float v) { return v; }
+__device__ __forceinline__ double widen(double v) { return v; }
+__device__ __forceinline__ float widen(__half v) { return __half2float(v); }
+__device__ __forceinline__ float widen(__nv_bfloat16 v) { return __bfloat162float(v); }
 
-__device__ void store(float* at, float v) { *at = v; }
-__device__ void store(double* at, double v) { *at = v; }
-__device__ void store(__half* at, float v) { *at = __float2half_rn(v); }
-__device__ void store(__nv_bfloat16* at, float v) { *at = __float2bfloat16_rn(v); }
+__device__ __forceinline__ void store(float* at, float v) { *at = v; }
+__device__ __forceinline__ void store(double* at, double v) { *at = v; }
+__device__ __forceinline__ void store(__half* at, float v) { *at = __float2half_rn(v); }
+__device__ __forceinline__ void store(__nv_bfloat16* at, float v) { *at = __float2bfloat16_rn(v); }
 
-// Written as "negative becomes zero" and not as fmaxf(v, 0): fmaxf would turn NaN into zero, and a NaN
-// that disappears inside a network is never found again.
+// Written as "negative becomes zero" and not as a maximum: fmaxf would turn NaN into zero, and a NaN that
+// disappears inside a network is never found again.
 template <typename T>
-__device__ T relu(T v) {
+__device__ __forceinline__ T relu(T v) {
   return v < T{0} ? T{0} : v;
 }
 
-// A block covers blockDim.x packs of columns and blockDim.y * kRowsPerThread rows. `packs` is the number
-// of packs in a row. With kWidth 1 a pack is one element: the exact path for any size and alignment.
-template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreadsPerBlock)
-    bias_relu_tile_kernel(const T* x, const T* bias, T* out, int64_t rows, int64_t packs) {
-  using P = Pack<T, kWidth>;
+__device__ __forceinline__ float relu_of_sum(float a, float b) { return relu(a + b); }
+__device__ __forceinline__ double relu_of_sum(double a, double b) { return relu(a + b); }
+
+// In a pack, half-width elements go two at a time. Their sum is rounded once and correctly, to what float
+// arithmetic rounds to. The mask keeps what is not below zero, NaN and the sign of a zero included.
+template <typename P>
+__device__ __forceinline__ P masked(P v, unsigned kept) {
+  unsigned bits;
+  memcpy(&bits, &v, sizeof(bits));
+  bits &= kept;
+  memcpy(&v, &bits, sizeof(bits));
+  return v;
+}
+__device__ __forceinline__ __half2 relu_of_sum(__half2 a, __half2 b) {
+  const __half2 v = __hadd2(a, b);
+  return masked(v, __hgeu2_mask(v, __float2half2_rn(0.0f)));
+}
+__device__ __forceinline__ __nv_bfloat162 relu_of_sum(__nv_bfloat162 a, __nv_bfloat162 b) {
+  const __nv_bfloat162 v = __hadd2(a, b);
+  return masked(v, __hgeu2_mask(v, __float2bfloat162_rn(0.0f)));
+}
+
+template <typename T>
+struct Lane {
+  using Type = T;
+};
+template <>
+struct Lane<__half> {
+  using Type = __half2;
+};
+template <>
+struct Lane<__nv_bfloat16> {
+  using Type = __nv_bfloat162;
+};
+
+template <typename T>
+__device__ __forceinline__ uint4 relu_of_packs(uint4 x, uint4 bias) {
+  using L = typename Lane<T>::Type;
+  constexpr int kLanes = kPackBytes / sizeof(L);
+  L from_x[kLanes];
+  L from_bias[kLanes];
+  memcpy(from_x, &x, kPackBytes);
+  memcpy(from_bias, &bias, kPackBytes);
+#pragma unroll
+  for (int lane = 0; lane < kLanes; ++lane) {
+    from_x[lane] = relu_of_sum(from_x[lane], from_bias[lane]);
+  }
+  memcpy(&x, from_x, kPackBytes);
+  return x;
+}
+
+// Division by a number known at launch, through the upper half of a product. For every n below 2^31 and a
+// divisor of at least 2: with 2^bits >= divisor > 2^(bits - 1), the multiplier is 2^(31 + bits) / divisor,
+// rounded up by less than 1, which adds less than 1 / divisor to the quotient: too little to reach the next
+// whole number.
+struct Divisor {
+  unsigned value;
+  unsigned multiplier;
+  unsigned shift;
+
+  explicit Divisor(unsigned divisor) : value(divisor) {
+    unsigned bits = 1;
+    while ((uint64_t{1} << bits) < divisor) {
+      ++bits;
+    }
+    multiplier = static_cast<unsigned>(((uint64_t{1} << (31 + bits)) + divisor - 1) / divisor);
+    shift = bits - 1;
+  }
+  __device__ __forceinline__ unsigned remainder(unsigned n) const {
+    return n - (__umulhi(n, multiplier) >> shift) * value;
+  }
+};
+constexpr int64_t kMaxDividend = 2147483647;
+
+// `count` packs in all, at most kMaxDividend.
+template <typename T, int kPacks>
+__global__ void __launch_bounds__(kThreadsPerBlock) bias_relu_flat_kernel(
+    const uint4* __restrict__ x,
+    const uint4* __restrict__ bias,
+    uint4* __restrict__ out,
+    unsigned count,
+    Divisor packs_a_row) {
+  const unsigned first = blockIdx.x * (kThreadsPerBlock * kPacks) + threadIdx.x;
+  uint4 held[kPacks];
+  uint4 bias_held[kPacks];
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const unsigned p = first + k * kThreadsPerBlock;
+    if (p < count) {
+      held[k] = x[p];
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const unsigned p = first + k * kThreadsPerBlock;
+    if (p < count) {
+      bias_held[k] = bias[packs_a_row.remainder(p)];
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const unsigned p = first + k * kThreadsPerBlock;
+    if (p < count) {
+      out[p] = relu_of_packs<T>(held[k], bias_held[k]);
+    }
+  }
+}
+
+// An element at a time, for any size and alignment. A block covers blockDim.x columns and walks down the
+// rows; a thread stays in its column, keeps its element of the bias, and asks for kRowsPerThread rows ahead.
+template <typename T>
+__global__ void __launch_bounds__(kThreadsPerBlock) bias_relu_elements_kernel(
+    const T* __restrict__ x,
+    const T* __restrict__ bias,
+    T* __restrict__ out,
+    int64_t rows,
+    int64_t hidden) {
   const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (column >= packs) {
+  if (column >= hidden) {
     return;
   }
-  const P bias_pack = reinterpret_cast<const P*>(bias)[column];
-  const auto* x_packs = reinterpret_cast<const P*>(x) + column;
-  auto* out_packs = reinterpret_cast<P*>(out) + column;
-
-  const int64_t tile_rows = int64_t{blockDim.y} * kRowsPerThread;
-  const int64_t step = tile_rows * gridDim.y;
-  for (int64_t top = blockIdx.y * tile_rows + threadIdx.y; top < rows; top += step) {
-    P held[kRowsPerThread];
+  const auto b = widen(bias[column]);
+  const int64_t step = int64_t{gridDim.y} * blockDim.y;
+  for (int64_t top = int64_t{blockIdx.y} * blockDim.y + threadIdx.y; top < rows;
+       top += step * kRowsPerThread) {
+    T held[kRowsPerThread];
 #pragma unroll
     for (int k = 0; k < kRowsPerThread; ++k) {
-      const int64_t row = top + int64_t{k} * blockDim.y;
-      if (row < rows) {
-        held[k] = x_packs[row * packs];
+      if (top + k * step < rows) {
+        held[k] = x[(top + k * step) * hidden + column];
       }
     }
 #pragma unroll
     for (int k = 0; k < kRowsPerThread; ++k) {
-      const int64_t row = top + int64_t{k} * blockDim.y;
-      if (row < rows) {
-        P result;
-#pragma unroll
-        for (int lane = 0; lane < kWidth; ++lane) {
-          const auto v = widen(held[k].lane[lane]) + widen(bias_pack.lane[lane]);
-          store(&result.lane[lane], relu(v));
-        }
-        out_packs[row * packs] = result;
+      if (top + k * step < rows) {
+        store(out + (top + k * step) * hidden + column, relu(widen(held[k]) + b));
       }
     }
   }
 }
 
-template <typename T, int kWidth>
-void launch_tiles(const T* x, const T* bias, T* out, int64_t rows, int64_t hidden, cudaStream_t stream) {
-  const int64_t packs = hidden / kWidth;
+struct Call {
+  const void* x;
+  const void* bias;
+  void* out;
+  int64_t count;
+  int64_t hidden;
+  cudaStream_t stream;
+};
+
+template <typename T, int kPacks>
+void launch_flat(const Call& call, int64_t packs) {
+  const int64_t a_block = kThreadsPerBlock * kPacks;
+  const auto blocks = static_cast<unsigned>((packs + a_block - 1) / a_block);
+  bias_relu_flat_kernel<T, kPacks><<<blocks, kThreadsPerBlock, 0, call.stream>>>(
+      static_cast<const uint4*>(call.x),
+      static_cast<const uint4*>(call.bias),
+      static_cast<uint4*>(call.out),
+      static_cast<unsigned>(packs),
+      Divisor(static_cast<unsigned>(call.hidden * static_cast<int64_t>(sizeof(T)) / kPackBytes)));
+}
+
+template <typename T>
+void launch_elements(const Call& call) {
   // Narrow matrices trade columns for rows, so that a block's threads all have work.
   unsigned columns = 1;
-  while (columns < kThreadsPerBlock && columns < packs) {
+  while (columns < kThreadsPerBlock && columns < call.hidden) {
     columns *= 2;
   }
   const dim3 block(columns, kThreadsPerBlock / columns);
+  const int64_t rows = call.count / call.hidden;
+  const int64_t grid_x = (call.hidden + columns - 1) / columns;
   const int64_t tile_rows = int64_t{block.y} * kRowsPerThread;
-  const int64_t grid_x = (packs + columns - 1) / columns;
   const int64_t grid_y = std::min((rows + tile_rows - 1) / tile_rows, kMaxGridY);
   const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
-  bias_relu_tile_kernel<T, kWidth><<<grid, block, 0, stream>>>(x, bias, out, rows, packs);
+  bias_relu_elements_kernel<T><<<grid, block, 0, call.stream>>>(
+      static_cast<const T*>(call.x),
+      static_cast<const T*>(call.bias),
+      static_cast<T*>(call.out),
+      rows,
+      call.hidden);
 }
 
 bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % kPackBytes == 0;
 }
 
-template <typename T>
-const char* launch(
-    const void* x, const void* bias, void* out, int64_t count, int64_t hidden, cudaStream_t stream) {
-  constexpr int kWidth = kPackBytes / sizeof(T);
-  const T* x_data = static_cast<const T*>(x);
-  const T* bias_data = static_cast<const T*>(bias);
-  T* out_data = static_cast<T*>(out);
-  // A row whose length is no multiple of a pack would leave the next row off the 16-byte boundary.
-  if (hidden % kWidth == 0 && is_aligned(x) && is_aligned(bias) && is_aligned(out)) {
-    launch_tiles<T, kWidth>(x_data, bias_data, out_data, count / hidden, hidden, stream);
-  } else {
-    launch_tiles<T, 1>(x_data, bias_data, out_data, count / hidden, hidden, stream);
+// How many threads the current device runs at once; 0 if it does not say.
+int64_t threads_at_once() {
+  int device = 0;
+  int sms = 0;
+  int threads_an_sm = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&threads_an_sm, cudaDevAttrMaxThreadsPerMultiProcessor, device) !=
+          cudaSuccess) {
+    return 0;
   }
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+  return int64_t{sms} * threads_an_sm;
+}
+
+template <typename T>
+void launch_fitting(const Call& call) {
+  constexpr int64_t kLanes = kPackBytes / sizeof(T);
+  const int64_t packs = call.count / kLanes;
+  // A row whose length is no multiple of a pack would leave the next row off the 16-byte boundary.
+  if (call.hidden % kLanes != 0 || call.hidden < 2 * kLanes || packs > kMaxDividend ||
+      !is_aligned(call.x) || !is_aligned(call.bias) || !is_aligned(call.out)) {
+    return launch_elements<T>(call);
+  }
+  const int64_t at_once = threads_at_once();
+  if (packs <= at_once || packs * kPackBytes >= kLargeBytes) {
+    launch_flat<T, 1>(call, packs);
+  } else if (packs <= 2 * at_once) {
+    launch_flat<T, 2>(call, packs);
+  } else {
+    launch_flat<T, kMaxPacks>(call, packs);
+  }
 }
 
 }  // namespace
@@ -132,18 +276,25 @@ const char* launch_bias_relu(
   if (count == 0) {
     return nullptr;  // a grid of no blocks is a launch error
   }
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  const Call call{x, bias, out, count, hidden, static_cast<cudaStream_t>(stream)};
   switch (element) {
     case Element::kFloat16:
-      return launch<__half>(x, bias, out, count, hidden, cuda_stream);
+      launch_fitting<__half>(call);
+      break;
     case Element::kBFloat16:
-      return launch<__nv_bfloat16>(x, bias, out, count, hidden, cuda_stream);
+      launch_fitting<__nv_bfloat16>(call);
+      break;
     case Element::kFloat32:
-      return launch<float>(x, bias, out, count, hidden, cuda_stream);
+      launch_fitting<float>(call);
+      break;
     case Element::kFloat64:
-      return launch<double>(x, bias, out, count, hidden, cuda_stream);
+      launch_fitting<double>(call);
+      break;
+    default:
+      return "unknown element type";
   }
-  return "unknown element type";
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
 }  // namespace mini_kv_fused_bias_relu_v1

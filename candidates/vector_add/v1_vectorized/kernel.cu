@@ -1,6 +1,6 @@
-// Sixteen bytes at a time: one thread loads a pack of each operand with one instruction, adds the lanes,
-// and stores a pack. A quarter to an eighth of the instructions, and more bytes under way at once, which
-// is what memory bandwidth is made of.
+// Sixteen bytes at a time: one thread loads packs of both operands, each with one instruction, adds the
+// lanes, and stores packs. A quarter to an eighth of the instructions, and more bytes under way at once,
+// which is what memory bandwidth is made of.
 #include "kernel.h"
 
 #include <algorithm>
@@ -16,42 +16,95 @@ constexpr int kThreadsPerBlock = 256;
 constexpr int64_t kMaxBlocks = 2147483647;  // the hardware's limit on gridDim.x
 constexpr int kPackBytes = 16;              // the widest load there is
 
-template <typename T>
-struct alignas(kPackBytes) Pack {
-  static constexpr int kLanes = kPackBytes / sizeof(T);
-  T lane[kLanes];
-};
+// Up to this size an operand, all three fit into an L2 cache and latency decides: four packs a thread are
+// asked for before the first is used. Beyond it requests are many whatever a thread does, and the plainest
+// order of them is the fastest one (scripts/tune tries the others): one pack a thread.
+constexpr int64_t kSmallBytes = int64_t{16} << 20;
+constexpr int kPacksWhenSmall = 4;
 
-// Half-width elements are added in float: it holds both operands and their sum with bits to spare, so
-// the one rounding back gives the correctly rounded sum.
-__device__ float sum(float a, float b) { return a + b; }
-__device__ double sum(double a, double b) { return a + b; }
-__device__ __half sum(__half a, __half b) { return __float2half_rn(__half2float(a) + __half2float(b)); }
-__device__ __nv_bfloat16 sum(__nv_bfloat16 a, __nv_bfloat16 b) {
-  return __float2bfloat16_rn(__bfloat162float(a) + __bfloat162float(b));
+__device__ __forceinline__ float sum(float a, float b) { return a + b; }
+__device__ __forceinline__ double sum(double a, double b) { return a + b; }
+__device__ __forceinline__ __half sum(__half a, __half b) { return __hadd(a, b); }
+__device__ __forceinline__ __nv_bfloat16 sum(__nv_bfloat16 a, __nv_bfloat16 b) { return __hadd(a, b); }
+__device__ __forceinline__ __half2 sum(__half2 a, __half2 b) { return __hadd2(a, b); }
+__device__ __forceinline__ __nv_bfloat162 sum(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return __hadd2(a, b);
 }
 
-// The first threads also add the few elements behind the last whole pack.
+// What one addition takes of a pack: half-width elements go two at a time. The sum is rounded once, and
+// correctly: a sum in float, which holds both operands with bits to spare, rounds to the same.
 template <typename T>
-__global__ void __launch_bounds__(kThreadsPerBlock)
-    add_packs_kernel(const T* a, const T* b, T* out, int64_t count) {
-  const int64_t packs = count / Pack<T>::kLanes;
-  const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  const auto* a_packs = reinterpret_cast<const Pack<T>*>(a);
-  const auto* b_packs = reinterpret_cast<const Pack<T>*>(b);
-  auto* out_packs = reinterpret_cast<Pack<T>*>(out);
-  for (int64_t p = first; p < packs; p += step) {
-    const Pack<T> from_a = a_packs[p];
-    const Pack<T> from_b = b_packs[p];
-    Pack<T> result;
+struct Lane {
+  using Type = T;
+};
+template <>
+struct Lane<__half> {
+  using Type = __half2;
+};
+template <>
+struct Lane<__nv_bfloat16> {
+  using Type = __nv_bfloat162;
+};
+
+template <typename T>
+__device__ __forceinline__ uint4 sum_packs(uint4 a, uint4 b) {
+  using L = typename Lane<T>::Type;
+  constexpr int kLanes = kPackBytes / sizeof(L);
+  L from_a[kLanes];
+  L from_b[kLanes];
+  memcpy(from_a, &a, kPackBytes);
+  memcpy(from_b, &b, kPackBytes);
 #pragma unroll
-    for (int lane = 0; lane < Pack<T>::kLanes; ++lane) {
-      result.lane[lane] = sum(from_a.lane[lane], from_b.lane[lane]);
-    }
-    out_packs[p] = result;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    from_a[lane] = sum(from_a[lane], from_b[lane]);
   }
-  const int64_t rest = packs * Pack<T>::kLanes + first;
+  memcpy(&a, from_a, kPackBytes);
+  return a;
+}
+
+// With kOnce the load leaves no copy in the L1 cache, where nobody will look for it. Small calls are shorter
+// for it, large ones longer.
+template <bool kOnce>
+__device__ __forceinline__ uint4 load(const uint4* at) {
+  if constexpr (kOnce) {
+    uint4 pack;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(pack.x), "=r"(pack.y), "=r"(pack.z), "=r"(pack.w)
+                 : "l"(at));
+    return pack;
+  } else {
+    return *at;
+  }
+}
+
+// The first threads also add the few elements behind the last whole pack. One block for each
+// kThreadsPerBlock * kPacks packs: the limit on blocks lies beyond 8 TiB.
+template <typename T, int kPacks>
+__global__ void __launch_bounds__(kThreadsPerBlock) add_packs_kernel(
+    const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ out, int64_t count) {
+  constexpr int64_t kLanes = kPackBytes / sizeof(T);
+  constexpr bool kOnce = kPacks > 1;
+  const int64_t packs = count / kLanes;
+  const int64_t first = int64_t{blockIdx.x} * (kThreadsPerBlock * kPacks) + threadIdx.x;
+  const auto* a_packs = reinterpret_cast<const uint4*>(a) + first;
+  const auto* b_packs = reinterpret_cast<const uint4*>(b) + first;
+  auto* out_packs = reinterpret_cast<uint4*>(out) + first;
+  uint4 from_a[kPacks];
+  uint4 from_b[kPacks];
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    if (first + k * kThreadsPerBlock < packs) {
+      from_a[k] = load<kOnce>(a_packs + k * kThreadsPerBlock);
+      from_b[k] = load<kOnce>(b_packs + k * kThreadsPerBlock);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    if (first + k * kThreadsPerBlock < packs) {
+      out_packs[k * kThreadsPerBlock] = sum_packs<T>(from_a[k], from_b[k]);
+    }
+  }
+  const int64_t rest = packs * kLanes + first;
   if (rest < count) {
     out[rest] = sum(a[rest], b[rest]);
   }
@@ -59,8 +112,8 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
 
 // For operands that do not start on a 16-byte boundary, where a wide load would be an illegal access.
 template <typename T>
-__global__ void __launch_bounds__(kThreadsPerBlock)
-    add_elements_kernel(const T* a, const T* b, T* out, int64_t count) {
+__global__ void __launch_bounds__(kThreadsPerBlock) add_elements_kernel(
+    const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ out, int64_t count) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
     out[i] = sum(a[i], b[i]);
@@ -71,9 +124,9 @@ bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % kPackBytes == 0;
 }
 
-unsigned blocks_for(int64_t threads) {
-  const int64_t blocks = (threads + kThreadsPerBlock - 1) / kThreadsPerBlock;
-  return static_cast<unsigned>(std::min(blocks, kMaxBlocks));
+// At least one block, which also sees to the elements behind the last pack.
+unsigned blocks_for(int64_t count, int64_t a_block) {
+  return static_cast<unsigned>(std::clamp<int64_t>((count + a_block - 1) / a_block, 1, kMaxBlocks));
 }
 
 template <typename T>
@@ -81,13 +134,18 @@ const char* launch(const void* a, const void* b, void* out, int64_t count, cudaS
   const T* a_data = static_cast<const T*>(a);
   const T* b_data = static_cast<const T*>(b);
   T* out_data = static_cast<T*>(out);
-  if (is_aligned(a) && is_aligned(b) && is_aligned(out)) {
-    constexpr int kLanes = Pack<T>::kLanes;
-    const unsigned blocks = blocks_for((count + kLanes - 1) / kLanes);
-    add_packs_kernel<T><<<blocks, kThreadsPerBlock, 0, stream>>>(a_data, b_data, out_data, count);
+  constexpr int64_t kSize = sizeof(T);
+  const int64_t packs = count * kSize / kPackBytes;
+  if (!is_aligned(a) || !is_aligned(b) || !is_aligned(out)) {
+    add_elements_kernel<T><<<blocks_for(count, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
+        a_data, b_data, out_data, count);
+  } else if (count * kSize <= kSmallBytes) {
+    add_packs_kernel<T, kPacksWhenSmall>
+        <<<blocks_for(packs, kThreadsPerBlock * kPacksWhenSmall), kThreadsPerBlock, 0, stream>>>(
+            a_data, b_data, out_data, count);
   } else {
-    add_elements_kernel<T>
-        <<<blocks_for(count), kThreadsPerBlock, 0, stream>>>(a_data, b_data, out_data, count);
+    add_packs_kernel<T, 1><<<blocks_for(packs, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
+        a_data, b_data, out_data, count);
   }
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);

@@ -1,0 +1,7 @@
+#include "fitting.cuh"
+
+namespace mini_kv_rmsnorm_v2 {
+
+template void launch_fitting<__nv_bfloat16>(const Call&);
+
+}  // namespace mini_kv_rmsnorm_v2
