@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import msgspec
 
 from mini_kv import artifacts, correctness, regression
 from mini_kv.core.card import SCHEMA_VERSION, DeviceRequest, TaskCard, suite_hash
-from mini_kv.core.errors import ExitCode, MiniKvError
+from mini_kv.core.errors import ExitCode
 from mini_kv.core.isolation import IsolationLevel
 from mini_kv.core.pairs import PairSet
 from mini_kv.core.progress import Event, Progress
@@ -33,9 +31,9 @@ from mini_kv.core.verdict import axes_of, exit_code_of, isolation_axis
 from mini_kv.run import (
     Crew,
     RunInputs,
+    RunLog,
     build_candidate,
     build_files,
-    own_fault,
     read_inputs,
     start_crew,
 )
@@ -75,7 +73,7 @@ class Verdict:
 
 
 @dataclass(kw_only=True)
-class _Evidence:
+class _Evidence(RunLog):
     """What the stages have left so far; archived whatever happens."""
 
     build: Build | None = None
@@ -87,10 +85,6 @@ class _Evidence:
     pairs: PairSet | None = None
     more_pairs: PairSet | None = None
     confirmation: Benchmark | None = None
-    findings: list[Finding] = field(default_factory=list)
-    stage_elapsed_s: dict[str, float] = field(default_factory=dict)
-    fault: ExitCode | None = None
-    interrupted: bool = False
 
 
 def verify(request: VerifyRequest, progress: Progress) -> Verdict:
@@ -113,17 +107,8 @@ def verify(request: VerifyRequest, progress: Progress) -> Verdict:
     )
     evidence = _Evidence()
     with writer:
-        try:
+        with evidence.keeping_faults():
             _run_stages(request, inputs, baseline, evidence, progress)
-        except KeyboardInterrupt:
-            evidence.interrupted = True
-            evidence.findings.append(Finding(code="INTERRUPTED", message="the run was interrupted"))
-        except MiniKvError as error:
-            evidence.fault = error.exit_code
-            evidence.findings.append(Finding(code=error.code, message=error.message))
-        except Exception as error:  # noqa: BLE001 - archived first, then reported as our own
-            evidence.fault = ExitCode.INTERNAL
-            evidence.findings.append(own_fault(error))
         attempt = _archive(request, inputs, evidence, writer, time.monotonic() - started)
     return Verdict(
         attempt=attempt,
@@ -146,15 +131,15 @@ def _run_stages(
     adopt_orphans()
     guard_memory()
     with start_crew(inputs) as crew:
-        with _stage(evidence, "build"):
+        with evidence.stage("build"):
             evidence.build = build_candidate(inputs, progress)
         if evidence.build.status is not Status.PASS:
             return
-        with _stage(evidence, "load"):
+        with evidence.stage("load"):
             device_count = _load(crew, evidence.build, evidence, progress)
         if evidence.load_fault is not None:
             return
-        with _stage(evidence, "correctness"):
+        with evidence.stage("correctness"):
             evidence.correctness = correctness.check(
                 crew.subject(request.timeout_s),
                 crew.contract,
@@ -165,24 +150,15 @@ def _run_stages(
         crew.contract.close()
         if request.skip_benchmark or evidence.correctness.status is not Status.PASS:
             return
-        with _stage(evidence, "benchmark"):
+        with evidence.stage("benchmark"):
             evidence.benchmark = time_crew(crew, request.timeout_s, progress)
         crew.candidate.close()
         if baseline is not None:
-            with _stage(evidence, "regression"):
+            with evidence.stage("regression"):
                 _compare(crew, request, baseline, evidence, progress)
 
 
 # --------------------------------------------------------------------------- stages
-
-
-@contextmanager
-def _stage(evidence: _Evidence, name: str) -> Iterator[None]:
-    started = time.monotonic()
-    try:
-        yield
-    finally:
-        evidence.stage_elapsed_s[name] = round(time.monotonic() - started, 4)
 
 
 def _load(crew: Crew, build: Build, evidence: _Evidence, progress: Progress) -> int:

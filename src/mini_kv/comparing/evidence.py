@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -25,7 +25,7 @@ from mini_kv.core.results import (
     Status,
 )
 from mini_kv.core.verdict import INTERRUPTED_EXIT_CODE, axes_of, exit_code_of, isolation_axis
-from mini_kv.run import RunInputs, build_files
+from mini_kv.run import RunInputs, RunLog, build_files
 
 COMPARISON_FILE = "comparison.json"
 # The first of these that either side has is the comparison's: the order in which stages depend on each other.
@@ -62,7 +62,7 @@ class Side:
 
 
 @dataclass(kw_only=True)
-class Evidence:
+class Evidence(RunLog):
     """What the stages have left so far; archived whatever happens."""
 
     a: Side
@@ -70,10 +70,6 @@ class Evidence:
     reference_sha256: str | None = None
     pairs: PairSet | None = None
     watched: tuple[Finding, ...] = ()
-    findings: list[Finding] = field(default_factory=list)
-    stage_elapsed_s: dict[str, float] = field(default_factory=dict)
-    fault: ExitCode | None = None
-    interrupted: bool = False
 
     @property
     def sides(self) -> tuple[Side, Side]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,11 +22,10 @@ from mini_kv.benchmark.two_sides import run_two_sides
 from mini_kv.comparing.evidence import COMPARISON_FILE, Evidence, Side, archive
 from mini_kv.core.card import Case, DeviceRequest
 from mini_kv.core.comparison import Comparison
-from mini_kv.core.errors import ExitCode, MiniKvError
 from mini_kv.core.isolation import IsolationLevel
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import Benchmark, Finding, KernelWitness, Status
-from mini_kv.run import Crew, build_candidate, device_state, own_fault, read_inputs, start_crew
+from mini_kv.core.results import Benchmark, KernelWitness, Status
+from mini_kv.run import Crew, build_candidate, device_state, read_inputs, start_crew
 from mini_kv.run import inputs as run_inputs
 from mini_kv.run.pairs import PairedSide, PairsRequest, run_pairs
 from mini_kv.system.processes import adopt_orphans
@@ -86,17 +83,8 @@ def compare(request: CompareRequest, progress: Progress) -> Compared:
         clock=lambda: datetime.now(UTC),
         random_bytes=secrets.token_bytes,
     )
-    try:
+    with evidence.keeping_faults():
         _run_stages(request, evidence, progress)
-    except KeyboardInterrupt:
-        evidence.interrupted = True
-        evidence.findings.append(Finding(code="INTERRUPTED", message="the run was interrupted"))
-    except MiniKvError as error:
-        evidence.fault = error.exit_code
-        evidence.findings.append(Finding(code=error.code, message=error.message))
-    except Exception as error:  # noqa: BLE001 - archived first, then reported as our own
-        evidence.fault = ExitCode.INTERNAL
-        evidence.findings.append(own_fault(error))
     comparison = archive(evidence, folder, time.monotonic() - started)
     return Compared(comparison=comparison, folder=folder.folder, a=evidence.a, b=evidence.b)
 
@@ -108,31 +96,22 @@ def _run_stages(request: CompareRequest, evidence: Evidence, progress: Progress)
     with start_crew(a.inputs) as crew_a:
         crew_b = crew_a.beside(b.inputs)
         crews = ((a, crew_a), (b, crew_b))
-        with _stage(evidence, "build"):
+        with evidence.stage("build"):
             for side in evidence.sides:
                 side.build = build_candidate(side.inputs, _of(side, progress))
-        with _stage(evidence, "load"):
+        with evidence.stage("load"):
             device_count = _load(evidence, crews, progress)
-        with _stage(evidence, "correctness"):
+        with evidence.stage("correctness"):
             for side, crew in crews:
                 _gate(side, crew, device_count, request, progress)
         if not all(_passed(side) for side in evidence.sides):
             return
-        with _stage(evidence, "benchmark"):
+        with evidence.stage("benchmark"):
             _time(evidence, crew_a, crew_b, request, progress)
         for crew in (crew_a, crew_b):
             crew.candidate.close()  # nothing of this pair is to run, or to hold memory, beside the next
-        with _stage(evidence, "pairs"):
+        with evidence.stage("pairs"):
             _pair(evidence, crew_a, request, progress)
-
-
-@contextmanager
-def _stage(evidence: Evidence, name: str) -> Iterator[None]:
-    started = time.monotonic()
-    try:
-        yield
-    finally:
-        evidence.stage_elapsed_s[name] = round(time.monotonic() - started, 4)
 
 
 def _of(side: Side, progress: Progress) -> Progress:

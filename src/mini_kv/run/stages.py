@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from mini_kv import compiler
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.record import to_json
-from mini_kv.core.results import Build, Finding, Telemetry
+from mini_kv.core.results import Build, Telemetry
 from mini_kv.run.inputs import RunInputs
 from mini_kv.system.gpu import Nvml, open_nvml
 from mini_kv.system.processes import descendants
@@ -74,11 +73,3 @@ def device_state(inputs: RunInputs) -> Iterator[DeviceState]:
     """Open what tells about the measured device."""
     with open_nvml(os.environ) as nvml:
         yield DeviceState(nvml=nvml if inputs.device == "cuda" else None)
-
-
-def own_fault(error: Exception) -> Finding:
-    """Return an unexpected exception as a finding with its traceback."""
-    text = "".join(traceback.format_exception(error))
-    return Finding(
-        code="INTERNAL", message=f"fault of mini-kv itself: {type(error).__name__}: {error}", evidence=(text,)
-    )
