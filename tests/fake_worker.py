@@ -222,14 +222,18 @@ class Candidate:
 
     def __init__(self) -> None:
         self.sets: dict[str, list[bytearray]] = {}
+        self.kept: dict[str, bytes] = {}
 
-    def answer(self, request: p.Request, payloads: Sequence[bytearray]) -> tuple[p.Reply, list[Any]]:
+    def answer(  # noqa: PLR0911 - one a request
+        self, request: p.Request, payloads: Sequence[bytearray]
+    ) -> tuple[p.Reply, list[Any]]:
         match request:
             case p.Hello():
                 return READY, []
             case p.LoadCandidate():
                 return p.CandidateLoaded(schema=SCHEMA, kernels={"CPU": True, "Meta": True}), []
             case p.RunCase():
+                self.kept[str(request.keep)] = doubled(payloads[0])
                 return self.run(payloads[0], request.poison)
             case p.CheckContract():
                 parts = ("test_schema", "test_autograd_registration", "test_faketensor")
@@ -241,6 +245,10 @@ class Candidate:
                 return p.Done(), []
             case p.TimeBatch():
                 return timed(request, 10.0), []
+            case p.Recall():
+                return p.Recalled(), [self.kept[name] for name in request.kept]
+            case p.FetchTimedInputs():
+                return p.TimedInputs(), [self.sets[request.case_id][request.argument_set]]
             case p.FetchTimedOutput():
                 sets = self.sets[request.case_id]
                 used = ((request.sample + 1) * 4 - 1) % len(sets)

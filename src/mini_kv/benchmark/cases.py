@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mini_kv.benchmark.ceilings import floor_bound_us, peak_bytes_per_us, per_time, percent
+from mini_kv.benchmark.intact import check_inputs
 from mini_kv.benchmark.samples import (
     CANDIDATE,
     MIN_CALL_US,
@@ -78,6 +79,7 @@ def take_case(subject: TimedSubject, case: Case) -> TimedCase:
             candidate, reference = both_series(subject, taken, Kernels())
             timed.taken = taken
             timed.wrong = check_outputs(subject, timed.sets, caught)
+            timed.wrong += check_inputs(subject, case, timed.sets)
             timed.checked += len(caught)
             findings = judge_quality(candidate, reference, subject.device)
             if timed.wrong or not findings or time.monotonic() - started > RETRY_BUDGET_S:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from mini_kv.core import protocol as p
-from mini_kv.core.canonical import canonical_sha256
+from mini_kv.core.canonical import canonical_sha256, sha256_bytes
 from mini_kv.core.card import Case, DeviceKind, TaskCard
 from mini_kv.core.errors import InternalError
 from mini_kv.core.results import Finding, GpuFacts, Series
@@ -87,10 +87,14 @@ class Taken:
 
 @dataclass(frozen=True, kw_only=True)
 class Sets:
-    """The rotating argument sets of one case, as the oracle made them."""
+    """The rotating argument sets of one case, as the oracle made them.
+
+    ``storages`` holds the size and the SHA-256 of every storage of every set.
+    """
 
     made: tuple[p.CaseMade, ...]
     keys: tuple[str, ...]
+    storages: tuple[tuple[tuple[int, str], ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +116,7 @@ def make_sets(subject: TimedSubject, case: Case) -> tuple[Sets, list[bytearray]]
     made: list[p.CaseMade] = []
     keys: list[str] = []
     payloads: list[bytearray] = []
+    storages: list[tuple[tuple[int, str], ...]] = []
     for position in range(ROTATING_SETS):
         key = f"timed/{case.id}/{position}"
         seed = timed_seed(subject.secret_seeds[case.id], position)
@@ -125,7 +130,8 @@ def make_sets(subject: TimedSubject, case: Case) -> tuple[Sets, list[bytearray]]
         made.append(answer.reply)
         keys.append(key)
         payloads += answer.payloads
-    return Sets(made=tuple(made), keys=tuple(keys)), payloads
+        storages.append(tuple((len(raw), sha256_bytes(raw)) for raw in answer.payloads))
+    return Sets(made=tuple(made), keys=tuple(keys), storages=tuple(storages)), payloads
 
 
 def hand_over(subject: TimedSubject, case: Case, sets: Sets, payloads: Sequence[bytearray]) -> None:
@@ -241,7 +247,7 @@ def catch_output(subject: TimedSubject, case: Case, timed: p.Timed, sets: Sets) 
     return Caught(argument_set=last_call % len(sets.keys), outputs=reply, payloads=outcome.payloads)
 
 
-_R = TypeVar("_R", p.Timed, p.TimedOutput, p.KernelsWitnessed, p.Done)
+_R = TypeVar("_R", p.Timed, p.TimedOutput, p.TimedInputs, p.KernelsWitnessed, p.Done)
 
 
 def expect_reply(outcome: Answer | Lost, kind: type[_R]) -> _R:

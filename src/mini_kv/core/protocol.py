@@ -158,13 +158,22 @@ class LoadCandidate(Record, frozen=True, kw_only=True, tag="load_candidate"):
 class RunCase(Record, frozen=True, kw_only=True, tag="run_case"):
     """Call the operator once (payloads: input storages) with poisoned allocator memory.
 
-    ``poison`` fills the guard zones around the inputs too.
+    ``poison`` fills the guard zones around the inputs too. The outputs stay allocated under the name
+    ``keep`` until another ``key`` is run.
     """
 
     key: str
     arguments: tuple[Argument, ...]
     poison: Annotated[int, Meta(ge=0, le=255)]
     poison_bytes: tuple[int, ...]
+    keep: str | None = None
+
+
+class Recall(Record, frozen=True, kw_only=True, tag="recall"):
+    """Copy the kept outputs of ``key`` once more, those of every name in ``kept``, in this order."""
+
+    key: str
+    kept: tuple[str, ...]
 
 
 class CheckContract(Record, frozen=True, kw_only=True, tag="check_contract"):
@@ -195,6 +204,13 @@ class FetchTimedOutput(Record, frozen=True, kw_only=True, tag="fetch_timed_outpu
     sample: int
 
 
+class FetchTimedInputs(Record, frozen=True, kw_only=True, tag="fetch_timed_inputs"):
+    """Return the storages of one argument set as they are after the timed calls."""
+
+    case_id: str
+    argument_set: int
+
+
 Request = (
     Hello
     | Shutdown
@@ -213,9 +229,11 @@ Request = (
     | PrepareReferenceTiming
     | LoadCandidate
     | RunCase
+    | Recall
     | CheckContract
     | TraceCalls
     | FetchTimedOutput
+    | FetchTimedInputs
 )
 
 
@@ -311,6 +329,10 @@ class Ran(Record, frozen=True, kw_only=True, tag="ran"):
     stray_writes: int
 
 
+class Recalled(Record, frozen=True, kw_only=True, tag="recalled"):
+    """Answer to Recall (payloads: outputs as contiguous bytes)."""
+
+
 class Raised(Record, frozen=True, kw_only=True, tag="raised"):
     """The call raised; ``types`` is the exception's method resolution order, by name.
 
@@ -367,6 +389,10 @@ class TimedOutput(Record, frozen=True, kw_only=True, tag="timed_output"):
     outputs: tuple[OutputSpec, ...]
 
 
+class TimedInputs(Record, frozen=True, kw_only=True, tag="timed_inputs"):
+    """Answer to FetchTimedInputs (payloads: the set's storages)."""
+
+
 Reply = (
     Ready
     | Done
@@ -377,6 +403,7 @@ Reply = (
     | CaseAudited
     | CandidateLoaded
     | Ran
+    | Recalled
     | Raised
     | ContractAnswer
     | CallsTraced
@@ -384,6 +411,7 @@ Reply = (
     | KernelsWitnessed
     | Timed
     | TimedOutput
+    | TimedInputs
 )
 
 Message = Request | Reply

@@ -27,6 +27,7 @@ INTERRUPTED_EXIT_CODE = 130
 # contradicts is no honest time.
 TIMING_EXIT_CODES = {
     "TIMED_OUTPUT_WRONG": ExitCode.CORRECTNESS,
+    "INPUT_MUTATED_WHILE_TIMED": ExitCode.CORRECTNESS,
     "LIBRARY_CALL": ExitCode.CORRECTNESS,
     "CLOCK_CONTRADICTS": ExitCode.INTEGRITY,
 }
@@ -63,7 +64,7 @@ def axes_of(
     return (
         _build_axis(build, load_fault),
         _cases_axis("numerics", correctness, illegal=False),
-        _memory_axis(correctness),
+        _memory_axis(correctness, benchmark),
         _contract_axis(correctness),
         _timing_axis(benchmark, benchmark_skipped),
         _regression_axis(regression, require_comparable),
@@ -146,7 +147,7 @@ def _memory_only(case: CaseResult) -> bool:
     return bool(found) and len(_memory_findings(case, MEMORY_ONLY_CODES)) == len(found)
 
 
-def _memory_axis(correctness: Correctness | None) -> Axis:
+def _memory_axis(correctness: Correctness | None, benchmark: Benchmark | None) -> Axis:
     """Inputs and guard zones intact, results the same under both fill patterns; see docs/method.md."""
     if correctness is None:
         return _axis("memory", Status.UNVERIFIED, "NOT_REACHED", "no case was run")
@@ -162,6 +163,11 @@ def _memory_axis(correctness: Correctness | None) -> Axis:
             finding.code,
             f"{len(broken)} of {len(legal)} cases; the first is '{case.case_id}': {finding.message}",
         )
+    for timed in benchmark.cases if benchmark is not None else ():
+        for finding in timed.findings:
+            if finding.code == "INPUT_MUTATED_WHILE_TIMED":
+                message = f"'{timed.case_id}': {finding.message}"
+                return _axis("memory", Status.FAIL, finding.code, message)
     # A call that did not return left nothing to look at, and is the numerics axis's matter.
     looked_at = sum(any(one.outputs for one in case.rounds) for case in legal)
     if not looked_at:

@@ -25,6 +25,7 @@ from mini_kv.correctness.grading import (
     grade_numerics,
     output_bytes,
 )
+from mini_kv.correctness.later import look_again
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost
 
@@ -158,6 +159,7 @@ def _positive(subject: Subject, case: Case) -> CaseResult:
         rounds.append(_round(subject, case, plan, made, rounds))
         if rounds[-1].status is not Status.PASS:
             break
+    rounds = look_again(subject.seat, case, rounds, subject.timeout_s)
     last = rounds[-1]
     audits = (
         [subject.oracle.audit(f"{case.id}/{seed}") for seed in made_by_seed]
@@ -219,7 +221,13 @@ def _call(subject: Subject, case: Case, plan: _Plan, made: _Made) -> Answer | Lo
     sizes = tuple(output_bytes(expected) for expected in made.reply.expected)
     limit = 4 * sum(sizes) + sum(map(len, made.payloads)) + _REPLY_SLACK_BYTES
     return subject.seat.ask(
-        p.RunCase(key=case.id, arguments=made.reply.arguments, poison=plan.poison, poison_bytes=sizes),
+        p.RunCase(
+            key=case.id,
+            arguments=made.reply.arguments,
+            poison=plan.poison,
+            poison_bytes=sizes,
+            keep=plan.name,
+        ),
         made.payloads,
         timeout_s=subject.timeout_s,
         max_reply_bytes=limit,

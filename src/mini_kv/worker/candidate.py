@@ -16,7 +16,7 @@ from mini_kv.worker.channel import Payload, sendable
 from mini_kv.worker.contract import CHECKS
 from mini_kv.worker.device import open_device
 from mini_kv.worker.guards import import_guarded
-from mini_kv.worker.storage import as_outputs, describe_outputs, import_arguments, storage_bytes
+from mini_kv.worker.storage import as_outputs, describe_outputs, import_arguments, storage_bytes, tensor_bytes
 from mini_kv.worker.timed_cases import TimedCases
 from mini_kv.worker.trace import trace_calls
 
@@ -51,6 +51,8 @@ class Candidate:
         self._device = torch.device("cpu")
         self._operator: Callable[..., object] | None = None
         self._timed: TimedCases | None = None
+        self._kept_for = ""
+        self._kept: dict[str, list[torch.Tensor]] = {}
 
     def answer(self, request: p.Request, payloads: Sequence[bytearray]) -> Answer:
         """Carry out one request; what the candidate raises in a case is a reply, not an exception."""
@@ -62,6 +64,9 @@ class Candidate:
                 return self._load(request), ()
             case p.RunCase():
                 return self._run(request, payloads)
+            case p.Recall():
+                kept = [tensor for name in request.kept for tensor in self._kept[name]]
+                return p.Recalled(), [tensor_bytes(tensor) for tensor in kept]
             case p.CheckContract():
                 return self._check(request, payloads), ()
             case p.TraceCalls():
@@ -79,6 +84,7 @@ class Candidate:
                 | p.RunRepeats()
                 | p.DropTiming()
                 | p.FetchTimedOutput()
+                | p.FetchTimedInputs()
             ):
                 return self._timing().answer(request)
             case _:
@@ -144,6 +150,8 @@ class Candidate:
             ) from error
 
     def _run(self, request: p.RunCase, payloads: Sequence[bytearray]) -> Answer:
+        if request.key != self._kept_for:
+            self._kept_for, self._kept = request.key, {}
         guarded = import_guarded(request.arguments, payloads, request.poison)
         arguments = guarded.values
         beside = [_poison(size, request.poison, self._device) for size in request.poison_bytes]
@@ -156,6 +164,8 @@ class Candidate:
             specs, output_payloads = describe_outputs(outputs, arguments)
         except BaseException as error:  # noqa: BLE001 - an operator may raise anything
             return self._raised(error), ()
+        if request.keep is not None:
+            self._kept[request.keep] = outputs
         after = [storage_bytes(tensor) for tensor in _storages(request, arguments)]
         zones = guarded.zones(len(payloads))
         first, last = len(output_payloads), len(output_payloads) + len(after)

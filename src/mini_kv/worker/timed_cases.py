@@ -10,7 +10,7 @@ import torch
 from mini_kv.core import protocol as p
 from mini_kv.worker.channel import Payload
 from mini_kv.worker.repeats import Repeats
-from mini_kv.worker.storage import as_outputs, describe_outputs
+from mini_kv.worker.storage import as_outputs, describe_outputs, export_arguments
 from mini_kv.worker.timing import CudaTimer, timer_for
 
 Call = Callable[..., object]
@@ -22,6 +22,7 @@ TimingRequest = (
     | p.RunRepeats
     | p.DropTiming
     | p.FetchTimedOutput
+    | p.FetchTimedInputs
 )
 
 
@@ -76,6 +77,10 @@ class TimedCases:
                 return p.Done(), ()
             case p.FetchTimedOutput():
                 return self._fetch(request)
+            case p.FetchTimedInputs():
+                # The storages come in the order in which the oracle numbered them.
+                _, payloads = export_arguments(self._cases[request.case_id].sets[request.argument_set])
+                return p.TimedInputs(), payloads
 
     def _batch(self, request: p.TimeBatch) -> p.Timed:
         case = self._cases[request.case_id]
