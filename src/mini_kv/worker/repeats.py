@@ -42,5 +42,11 @@ class Repeats:
             self._graphs[calls].replay()
             torch.cuda.synchronize()
             return
-        for position in range(calls):
-            self._call(*self._sets[position % len(self._sets)])
+        # One thread, as when it is timed: threads that wait for each other burn time that is no work.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            for position in range(calls):
+                self._call(*self._sets[position % len(self._sets)])
+        finally:
+            torch.set_num_threads(threads)
