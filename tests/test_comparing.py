@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,9 +24,12 @@ from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.comparison import ComparedCase, Comparison
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.pairs import PairSet
+from mini_kv.core.profile import KernelFacts
 from mini_kv.core.record import from_json
 from mini_kv.core.results import Benchmark, Correctness, Status
+from mini_kv.profile_analysis import analyse, compare_profiles
 from mini_kv.system.processes import children
+from profile_factory import profile
 
 __all__ = ["fake_project"]
 
@@ -182,6 +186,38 @@ def test_the_record_binds_builds_sources_suite_environment_and_seeds(project: Fa
 def test_a_candidate_can_be_compared_with_itself(project: FakeProject) -> None:
     record = run(project, b=project.root / "candidates/double/v0").comparison
     assert (record.exit_code, record.word) == (0, "no_difference")
+
+
+def test_profiles_of_both_sides_agree_with_the_comparison(project: FakeProject) -> None:
+    project.build_changes = {"source_sha256": {"op.cpp": "c" * 64}}
+    compared = run(project, {"candidate/time_batch": slower(1.5)})
+    record = compared.comparison
+    page = (Path(__file__).parent / "fixtures/ncu/rmsnorm_v1.csv").read_text()
+    facts = analyse(page, "rmsnorm")
+    assert isinstance(facts, KernelFacts)
+    before, after = (
+        profile(
+            side.candidate_id,
+            task_id=record.task_id,
+            case_id="timed_b",
+            suite_sha256=record.suite_sha256,
+            environment_key=record.environment_key,
+            facts=facts,
+        )
+        for side in (record.a, record.b)
+    )
+    before, after = (
+        msgspec.structs.replace(one, build_key="b" * 64, source_sha256={"op.cpp": "c" * 64})
+        for one in (before, after)
+    )
+    raw = (compared.folder / "comparison.json").read_bytes()
+    timed = compare_profiles((before, "1" * 64), (after, "2" * 64), (raw, sha256_bytes(raw))).timed
+    assert timed is not None
+    assert timed.before.p50_us == pytest.approx(10.0, rel=0.01)
+    assert timed.after.p50_us == pytest.approx(15.0, rel=0.01)
+    other = msgspec.structs.replace(after, source_sha256={"op.cpp": "d" * 64})
+    with pytest.raises(ConfigurationError, match="sources"):
+        compare_profiles((before, "1" * 64), (other, "2" * 64), (raw, sha256_bytes(raw)))
 
 
 # ---------------------------------------------------------------------------- what goes wrong
