@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Measure how often the regression gate is wrong: false alarms on equal code, misses on slower code.
 
-scripts/gate_study.py measure --output DIR             on a GPU: raw.json, then summary.json
+scripts/gate_study.py measure --output DIR             on a GPU: gate_study_raw.json, then gate_study_summary.json
 scripts/gate_study.py measure --output DIR --device cpu --processes 4    tries the script itself
 scripts/gate_study.py simulate --output DIR            the same decisions over a model of processes
-scripts/gate_study.py summarise DIR/raw.json           decisions again from what was measured
+scripts/gate_study.py summarise DIR/gate_study_raw.json    decisions again from what was measured
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     simulate.add_argument("--output", type=Path, required=True)
     simulate.add_argument("--processes", type=int, default=120)
     simulate.add_argument("--seed", type=int, default=1)
-    summarise = commands.add_parser("summarise", help="decide again over raw.json")
+    summarise = commands.add_parser("summarise", help="decide again over gate_study_raw.json")
     summarise.add_argument("raw", type=Path)
     arguments = parser.parse_args(argv)
     from study import commands as work

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measure the regression gate's false alarms and its power on this machine's GPU.
 #
-#   scripts/run_gate_study.sh OUT_DIR                 about 450 s of GPU time; writes raw.json, summary.json
+#   scripts/run_gate_study.sh OUT_DIR                 about 450 s of GPU time; writes gate_study_{raw,summary}.json
 #   STUDY_BUDGET=120 scripts/run_gate_study.sh OUT    a shorter one, with wider bounds
 #   STUDY_DEVICE=cpu scripts/run_gate_study.sh OUT    the script's own logic, on a machine without a GPU
 set -euo pipefail

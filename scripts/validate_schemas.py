@@ -36,6 +36,7 @@ EVIDENCE_SCHEMAS: tuple[tuple[str, str], ...] = (
     ("comparison.json", "comparison"),
     ("pairs.json", "pairs"),
     ("more_pairs.json", "pairs"),
+    ("*calibration*.json", "calibration"),
     ("profile.json", "profile"),
     ("*profile_comparison*.json", "profile_comparison"),
     ("*leaderboard*.json", "leaderboard"),
@@ -44,6 +45,7 @@ EVIDENCE_SCHEMAS: tuple[tuple[str, str], ...] = (
 
 # JSON files in evidence/ that no record describes: name patterns, each with the reason beside it.
 EVIDENCE_WITHOUT_SCHEMA: tuple[str, ...] = (
+    "gate_study_*.json",  # raw times and tables of scripts/gate_study.py, which is no part of the product
     "sweep.json",  # points of a curve over sizes, drawn by scripts/sweep.py; no verdict rests on them
 )
 

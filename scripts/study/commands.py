@@ -24,29 +24,29 @@ def measure(root: Path, arguments: argparse.Namespace) -> int:
     raw: Raw | None = None
     with open_bench(root, arguments.device) as bench:
         for raw in run(bench, arguments.processes, arguments.wave, arguments.budget, _say):
-            write_bytes_atomic(output / "raw.json", to_json(raw, indent=None))
+            write_bytes_atomic(output / "gate_study_raw.json", to_json(raw, indent=None))
     if raw is None:
         _say("nothing was measured within the budget")
         return 1
-    return summarise(output / "raw.json")
+    return summarise(output / "gate_study_raw.json")
 
 
 def simulate(arguments: argparse.Namespace) -> int:
-    """Write raw.json from the model, then summarise."""
+    """Write gate_study_raw.json from the model, then summarise."""
     from study.model import simulate as model
 
     output: Path = arguments.output
     output.mkdir(parents=True, exist_ok=True)
     raw = model(processes=arguments.processes, seed=arguments.seed)
-    write_bytes_atomic(output / "raw.json", to_json(raw, indent=None))
-    return summarise(output / "raw.json")
+    write_bytes_atomic(output / "gate_study_raw.json", to_json(raw, indent=None))
+    return summarise(output / "gate_study_raw.json")
 
 
 def summarise(path: Path) -> int:
-    """Decide over what was measured; write summary.json beside it and print its tables."""
+    """Decide over what was measured; write gate_study_summary.json beside it and print its tables."""
     from study import summary, tables
 
     found = summary.summarise(load_raw(path.read_bytes()))
-    write_bytes_atomic(path.parent / "summary.json", to_json(found))
+    write_bytes_atomic(path.parent / "gate_study_summary.json", to_json(found))
     print(tables.as_text(found))
     return 0

@@ -84,7 +84,7 @@ class Pilot(Record, frozen=True, kw_only=True):
 
 
 class Raw(Record, frozen=True, kw_only=True):
-    """``raw.json``: everything that was measured."""
+    """``gate_study_raw.json``: everything that was measured."""
 
     schema_version: str
     device: str
@@ -103,5 +103,5 @@ def cell_name(kernel: str, level: int) -> str:
 
 
 def load_raw(raw: bytes) -> Raw:
-    """Decode ``raw.json``; raises ``msgspec.ValidationError``."""
+    """Decode ``gate_study_raw.json``; raises ``msgspec.ValidationError``."""
     return msgspec.json.decode(raw, type=Raw)

@@ -71,12 +71,12 @@ class PolicyRates(Record, frozen=True, kw_only=True):
     """What another number of pairs would give: the worst kernel's rates, and the pairs really taken."""
 
     pairs: int
-    mean_pairs_taken: float
-    false_fail: float
-    false_slower: float
-    fail_at_8: float
-    seen_at_5: float
-    seen_at_3: float
+    mean_pairs_taken: float | None
+    false_fail: float | None
+    false_slower: float | None
+    fail_at_8: float | None
+    seen_at_5: float | None
+    seen_at_3: float | None
 
 
 class ControlVerdict(Record, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class Bar(Record, frozen=True, kw_only=True):
 
 
 class Summary(Record, frozen=True, kw_only=True):
-    """``summary.json``."""
+    """``gate_study_summary.json``."""
 
     schema_version: str
     device_name: str
@@ -221,26 +221,26 @@ def scan(evidence: Evidence, kernels: Sequence[str], pairs: int) -> PolicyRates:
     """Return the worst kernel's rates with another number of pairs."""
     policy = with_pairs(pairs)
 
-    def worst(level: int, decisions: Sequence[Decision], highest: bool) -> tuple[float, list[Outcome]]:
+    def outcomes_at(level: int) -> list[Outcome]:
         plans = [Plan(kernel=name, baseline=0, candidate=level) for name in kernels]
-        found = [one for _, one in outcomes(evidence, plans, policy, range(POLICY_REGROUPINGS))]
-        shares = []
-        for name in kernels:
-            own = [outcome for outcome in found if outcome.plan.kernel == name]
-            shares.append(count(own, *decisions) / len(own) if own else math.nan)
-        return (max(shares) if highest else min(shares)), found
+        known = level in evidence.raw.levels
+        seeds = range(POLICY_REGROUPINGS if known else 0)
+        return [outcome for _, outcome in outcomes(evidence, plans, policy, seeds)]
 
-    false_fail, equal = worst(0, (Decision.FAIL,), True)
+    def shares(found: Sequence[Outcome], *decisions: Decision) -> list[float]:
+        by_kernel = [[one for one in found if one.plan.kernel == name] for name in kernels]
+        return [count(own, *decisions) / len(own) for own in by_kernel if own]
+
+    equal = outcomes_at(0)
+    seen = (Decision.FAIL, Decision.SLOWER)
     return PolicyRates(
         pairs=pairs,
-        mean_pairs_taken=mean([float(one.pairs) for one in equal]) if equal else math.nan,
-        false_fail=false_fail,
-        false_slower=worst(0, (Decision.SLOWER,), True)[0],
-        fail_at_8=worst(8, (Decision.FAIL,), False)[0] if 8 in evidence.raw.levels else math.nan,
-        seen_at_5=worst(5, (Decision.FAIL, Decision.SLOWER), False)[0],
-        seen_at_3=worst(3, (Decision.FAIL, Decision.SLOWER), False)[0]
-        if 3 in evidence.raw.levels
-        else math.nan,
+        mean_pairs_taken=mean([float(one.pairs) for one in equal]) if equal else None,
+        false_fail=max(shares(equal, Decision.FAIL), default=None),
+        false_slower=max(shares(equal, Decision.SLOWER), default=None),
+        fail_at_8=min(shares(outcomes_at(8), Decision.FAIL), default=None),
+        seen_at_5=min(shares(outcomes_at(5), *seen), default=None),
+        seen_at_3=min(shares(outcomes_at(3), *seen), default=None),
     )
 
 

@@ -92,7 +92,7 @@ def policies(summary: Summary) -> str:
         [
             (
                 str(row.pairs),
-                f"{row.mean_pairs_taken:.1f}",
+                "-" if row.mean_pairs_taken is None else f"{row.mean_pairs_taken:.1f}",
                 _share(row.false_fail),
                 _share(row.false_slower),
                 _share(row.fail_at_8),

@@ -36,7 +36,9 @@ __global__ void fill_kernel(float* out, int64_t count) {
   }
 }
 
-const char* text(cudaError_t error) { return error == cudaSuccess ? nullptr : cudaGetErrorString(error); }
+const char* text(cudaError_t error) {
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
 
 }  // namespace
 

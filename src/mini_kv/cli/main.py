@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "leaderboard": ("leaderboard", "rank the latest valid attempt of every candidate"),
     "profile": ("profile", "capture one case's kernel with Nsight Compute; archive report and facts"),
     "compare-profiles": ("compare_profiles", "set two profiles of one case side by side"),
+    "calibrate": ("calibrate", "hold the timer against spin kernels of known length"),
     "schema": ("schema", "print or write the JSON Schema of a record"),
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from mini_kv.core.audit import CardAudit
+from mini_kv.core.calibration import Calibration
 from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard
 from mini_kv.core.comparison import Comparison
 from mini_kv.core.pairs import PairSet
@@ -45,6 +46,7 @@ RECORDS: Mapping[str, type[Record]] = types.MappingProxyType(
         "artifact_index": ArtifactIndex,
         "leaderboard": Leaderboard,
         "baseline": Baseline,
+        "calibration": Calibration,
         "card_audit": CardAudit,
         "comparison": Comparison,
         "pairs": PairSet,

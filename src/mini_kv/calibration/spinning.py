@@ -1,0 +1,154 @@
+"""One fresh process of a calibration: spins through the product's stopwatch, with their own stamps."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mini_kv.benchmark.pairs import side_times
+from mini_kv.benchmark.samples import CaseLost
+from mini_kv.core import protocol as p
+from mini_kv.core.card import DeviceKind
+from mini_kv.core.errors import ConfigurationError, InternalError
+from mini_kv.core.pairs import PairSide
+from mini_kv.core.statistics import median
+from mini_kv.core.tensors import ScalarArg, TensorSpec
+from mini_kv.system.crew import CandidateSeat
+from mini_kv.system.workers import Answer
+
+BATCHES = 2
+# The library keeps the stamps of its last calls, in rows.
+LOGGED_CALLS = 64
+_ROW = 5
+WITNESS_CALLS = 30
+TIMEOUT_S = 120.0
+LONG_US = 500.0
+
+_R = TypeVar("_R", p.Done, p.Timed, p.TimedOutput, p.KernelsWitnessed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spun:
+    """One spin's batches and the stamps of some of its calls: nanoseconds, and cycles."""
+
+    timed: tuple[p.Timed, ...]
+    stamped_ns: tuple[int, ...]
+    stamped_cycles: tuple[int, ...]
+
+    def side(self, empty_kernel_us: float) -> PairSide:
+        """Return the times as a pair's side, by the code that reads them there."""
+        try:
+            return side_times(
+                "spin",
+                [batch.samples_us for batch in self.timed],
+                [batch.floor_us for batch in self.timed],
+                tick_us=min(batch.tick_us for batch in self.timed),
+                launch_exposed=sum(len(batch.launch_exposed) for batch in self.timed),
+                calls_per_sample=self.timed[0].calls_per_sample,
+                empty_kernel_us=empty_kernel_us,
+            )
+        except CaseLost as lost:
+            raise InternalError("CALIBRATION_LOST", f"a spin gave no time: {lost.finding.message}") from lost
+
+    @property
+    def exposed(self) -> int:
+        """How many samples the host leaked into."""
+        return sum(len(batch.launch_exposed) for batch in self.timed)
+
+
+class Spinner:
+    """A candidate worker that has opened the calibration's library."""
+
+    def __init__(self, seat: CandidateSeat, device: DeviceKind) -> None:
+        self.seat = seat
+        self._device: DeviceKind = device
+        self._prepared = 0
+
+    def open(self, load: p.LoadCandidate) -> p.Ready:
+        """Wait for the process and open the library; raises ``ConfigurationError``."""
+        ready = self.seat.greet()
+        loaded = self.seat.load(load)
+        if isinstance(ready, p.Ready) and isinstance(loaded, p.CandidateLoaded):
+            return ready
+        failed = loaded if isinstance(ready, p.Ready) else ready
+        text = getattr(failed, "message", type(failed).__name__)
+        raise ConfigurationError("CALIBRATION_NOT_LOADED", f"a calibration process did not start: {text}")
+
+    def spin(self, amount: int, iterations: int, warmup: int = 5) -> Spun:
+        """Time spins of ``amount`` (cycles; nanoseconds on the CPU) in :data:`BATCHES` batches."""
+        case = self.prepare(amount)
+        timed: list[p.Timed] = []
+        stamps: list[tuple[int, ...]] = []
+        for _ in range(BATCHES):
+            request = p.TimeBatch(
+                case_id=case,
+                warmup=warmup,
+                iterations=iterations,
+                calls_per_sample=timed[0].calls_per_sample if timed else 0,
+                cache="cold" if self._device == "cuda" else "hot",
+            )
+            batch, _ = self._ask(request, p.Timed)
+            timed.append(batch)
+            stamps += self._rows(case, batch.kept[-1], min(LOGGED_CALLS, iterations))
+        self._ask(p.DropTiming(case_id=case), p.Done)
+        return Spun(
+            timed=tuple(timed),
+            stamped_ns=tuple(one[1] - one[0] for one in stamps),
+            stamped_cycles=tuple(one[3] - one[2] for one in stamps),
+        )
+
+    def witness_us(self, amount: int) -> tuple[float, float]:
+        """Return CUPTI's time of a spin and of an empty kernel, microseconds; asked last (it stays)."""
+        case = self.prepare(amount)
+        request = p.WitnessKernels(case_id=case, calls=WITNESS_CALLS, cache="cold")
+        witness = self._ask(request, p.KernelsWitnessed)[0].witness
+        self._ask(p.DropTiming(case_id=case), p.Done)
+        return witness.kernel_us, witness.marker_us
+
+    def timer_step_ns(self, count: int = 64) -> float:
+        """Return the median step between distinct readings of the device's global timer."""
+        case = self.prepare(0, steps=count)
+        request = p.TimeBatch(case_id=case, warmup=1, iterations=1, calls_per_sample=1, cache="hot")
+        batch, _ = self._ask(request, p.Timed)
+        readings = self._stamps(case, batch.kept[-1])
+        self._ask(p.DropTiming(case_id=case), p.Done)
+        return median([float(high - low) for low, high in itertools.pairwise(readings)])
+
+    def prepare(self, amount: int, steps: int = 0) -> str:
+        """Make a spin ready to be timed and return its name."""
+        self._prepared += 1
+        case = f"spin_{self._prepared}"
+        device = "cuda:0" if self._device == "cuda" else "cpu"
+        like = TensorSpec(
+            shape=(1,),
+            strides=(1,),
+            storage_offset=0,
+            dtype="int64",
+            device=device,
+            storage_bytes=8,
+            blob=0,
+        )
+        arguments = (like, ScalarArg(value=amount), ScalarArg(value=steps))
+        self._ask(p.PrepareTiming(case_id=case, argument_sets=(arguments,)), p.Done, [bytearray(8)])
+        return case
+
+    def _rows(self, case: str, sample: int, last: int) -> list[tuple[int, ...]]:
+        values = self._stamps(case, sample)
+        rows = [values[first : first + _ROW] for first in range(0, len(values), _ROW)]
+        return sorted(rows, key=lambda row: row[-1])[-last:]
+
+    def _stamps(self, case: str, sample: int) -> tuple[int, ...]:
+        _, payloads = self._ask(p.FetchTimedOutput(case_id=case, sample=sample), p.TimedOutput)
+        return struct.unpack(f"<{len(payloads[0]) // 8}q", payloads[0])
+
+    def _ask(
+        self, message: p.Request, kind: type[_R], payloads: Sequence[bytearray] = ()
+    ) -> tuple[_R, list[bytearray]]:
+        outcome = self.seat.ask(message, payloads, timeout_s=TIMEOUT_S)
+        if isinstance(outcome, Answer) and isinstance(outcome.reply, kind):
+            return outcome.reply, outcome.payloads
+        text = outcome.reply if isinstance(outcome, Answer) else f"{outcome.code}: {outcome.message}"
+        raise InternalError("CALIBRATION_LOST", f"{type(message).__name__} brought {text}")

@@ -1,0 +1,201 @@
+"""The gate study's own logic: bounds, decisions over a model of processes, and what its faults do."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+
+from mini_kv.core.record import from_json, to_json
+from mini_kv.core.results import Decision
+from mini_kv.regression import Policy
+from study import summary, tables
+from study.decisions import (
+    Evidence,
+    Outcome,
+    Plan,
+    count,
+    decide,
+    disjoint_groups,
+    processes_needed,
+    series_of,
+)
+from study.model import SPREADS, Faults, simulate
+from study.records import Cell, Control, Raw, load_raw
+
+LEVELS = (0, 5, 8)
+TWO = {name: SPREADS[name] for name in ("memory_2us", "memory_20us")}
+POLICY = Policy()
+
+
+def gate(raw: Raw, kernel: str, level: int, seeds: int = 1) -> list[Outcome]:
+    evidence = Evidence(raw)
+    plan = Plan(kernel=kernel, baseline=0, candidate=level)
+    return [
+        outcome
+        for seed in range(seeds)
+        for first, spare in disjoint_groups(evidence, POLICY, seed)
+        for outcome in decide(evidence, (plan,), first, spare, POLICY)
+    ]
+
+
+# ---------------------------------------------------------------------------- bounds
+
+
+@pytest.mark.parametrize(
+    ("events", "trials", "lower", "upper"),
+    [
+        # Each bound is where the binomial tail beyond what was seen sums to 5 %.
+        (0, 300, 0.0, 0.009936),
+        (0, 10, 0.0, 0.258866),
+        (10, 10, 0.741134, 1.0),
+        (5, 20, 0.104081, 0.455582),
+    ],
+)
+def test_bounds_agree_with_worked_examples(events: int, trials: int, lower: float, upper: float) -> None:
+    found = summary.proportion(events, trials)
+    assert found.lower == pytest.approx(lower, abs=2e-6)
+    assert found.upper == pytest.approx(upper, abs=2e-6)
+
+
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_a_rate_lies_between_its_bounds(case: tuple[int, int]) -> None:
+    found = summary.proportion(*case)
+    assert found.rate is not None
+    assert 0.0 <= found.lower <= found.rate <= found.upper <= 1.0
+
+
+def test_no_trials_bound_nothing() -> None:
+    found = summary.proportion(0, 0)
+    assert (found.rate, found.lower, found.upper) == (None, 0.0, 1.0)
+
+
+# ---------------------------------------------------------------------------- groups
+
+
+@given(st.integers(0, 120), st.integers(0, 9))
+def test_groups_share_no_process_and_spares_are_none_of_theirs(processes: int, seed: int) -> None:
+    raw = simulate(processes=0, seed=1, spreads=TWO, levels=(0,))
+    raw = Raw(
+        **{name: getattr(raw, name) for name in raw.__struct_fields__} | {"processes": (None,) * processes}
+    )  # type: ignore[arg-type]
+    seen: list[int] = []
+    for first, spare in disjoint_groups(Evidence(raw), POLICY, seed):
+        assert len(first) == processes_needed(POLICY.pairs)[0]
+        assert not set(first) & set(spare)
+        seen += first
+    assert len(seen) == len(set(seen))
+
+
+# ---------------------------------------------------------------------------- decisions over the model
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**31))
+def test_equal_code_never_fails_and_eight_percent_almost_always_does(seed: int) -> None:
+    raw = simulate(processes=48, seed=seed, spreads=TWO, levels=LEVELS)
+    for kernel in TWO:
+        assert count(gate(raw, kernel, 0), Decision.FAIL) == 0
+        slow = gate(raw, kernel, 8)
+        assert len(slow) == 4
+        assert count(slow, Decision.FAIL, Decision.SLOWER) >= 3
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**31), st.floats(0.06, 0.3))
+def test_a_drift_is_inconclusive_and_no_failure(seed: int, drift: float) -> None:
+    raw = simulate(processes=24, seed=seed, spreads=TWO, levels=LEVELS, faults=Faults(drift=drift))
+    found = gate(raw, "memory_20us", 0)
+    assert count(found, Decision.FAIL) == 0
+    assert count(found, Decision.INCONCLUSIVE) == len(found) > 0
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**31), st.floats(0.03, 0.2))
+def test_two_modes_of_processes_cry_no_wolf(seed: int, mode: float) -> None:
+    raw = simulate(processes=48, seed=seed, spreads=TWO, levels=LEVELS, faults=Faults(second_mode=mode))
+    assert count(gate(raw, "memory_20us", 0, seeds=2), Decision.FAIL) <= 1
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**31), st.floats(0.02, 0.2))
+def test_heavy_tails_cry_no_wolf(seed: int, share: float) -> None:
+    faults = Faults(tail_share=share, tail_scale=2.0)
+    raw = simulate(processes=24, seed=seed, spreads=TWO, levels=LEVELS, faults=faults)
+    assert count(gate(raw, "memory_20us", 0), Decision.FAIL) == 0
+
+
+def test_the_whole_summary_comes_out_of_a_model_and_survives_its_json() -> None:
+    raw = simulate(processes=36, seed=3, spreads=TWO, levels=(0, 3, 5, 8))
+    assert load_raw(to_json(raw)) == raw
+    found = summary.summarise(raw, regroupings=2)
+    assert from_json(to_json(found), summary.Summary) == found
+    text = tables.as_text(found)
+    for name in TWO:
+        assert name in text
+    assert found.false_fail.trials == 3 * 2 * 4
+    assert found.disjoint_groups == 3
+
+
+def test_fewer_processes_than_a_decision_takes_give_a_summary_without_decisions() -> None:
+    found = summary.summarise(simulate(processes=4, seed=3, spreads=TWO, levels=(0, 5)), regroupings=1)
+    assert found.false_fail.trials == 0
+    assert not found.bars[0].passed
+    assert from_json(to_json(found), summary.Summary) == found
+
+
+# ---------------------------------------------------------------------------- negative controls
+
+STEADY = Cell(samples_ns=((20_000, 20_032) * 50,) * 5, floors_ns=(3200,) * 5)
+
+
+def control(**changes: object) -> Control:
+    made = Control(
+        name="x",
+        kernel="memory_20us",
+        cell=STEADY,
+        reference=STEADY,
+        kernel_us=17.6,
+        marker_us=0.9,
+        strangers=0,
+    )
+    return Control(**{name: getattr(made, name) for name in made.__struct_fields__} | changes)  # type: ignore[arg-type]
+
+
+def test_a_clean_control_is_stable() -> None:
+    assert summary.judge_control(control()).codes == ()
+
+
+def test_every_misdeed_is_flagged_by_the_products_own_words() -> None:
+    exposed = Cell(samples_ns=STEADY.samples_ns, floors_ns=STEADY.floors_ns, exposed=20)
+    empty = Cell(samples_ns=((3200, 3232) * 50,) * 5, floors_ns=(3200,) * 5)
+    assert "LAUNCH_EXPOSED" in summary.judge_control(control(cell=exposed)).codes
+    assert "WORK_OUTSIDE_PAIR" in summary.judge_control(control(cell=empty)).codes
+    assert "GPU_SHARED" in summary.judge_control(control(strangers=1)).codes
+
+
+def test_a_study_in_which_a_misdeed_went_unseen_misses_its_bar() -> None:
+    seen = summary.judge_control(control(name="host_sleep", strangers=1))
+    unseen = summary.judge_control(control(name="synchronize"))
+    assert summary.bars(summary.proportion(0, 300), (), (seen,))[-1].passed
+    assert not summary.bars(summary.proportion(0, 300), (), (seen, unseen))[-1].passed
+    assert not summary.bars(summary.proportion(0, 300), (), ())[-1].passed
+
+
+def test_few_batches_are_cut_into_repeats() -> None:
+    series = series_of(replace_cell(STEADY, 2), 0.9, repeats=4)
+    assert [len(batch) for batch in series.samples_us] == [50] * 4
+
+
+def replace_cell(cell: Cell, batches: int) -> Cell:
+    return Cell(samples_ns=cell.samples_ns[:batches], floors_ns=cell.floors_ns[:batches])
+
+
+def test_the_models_default_faults_are_mild() -> None:
+    assert replace(Faults(), drift=0.1).tail_share == Faults().tail_share < 0.01
