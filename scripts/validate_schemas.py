@@ -109,7 +109,7 @@ def drift_problems(root: Path) -> list[str]:
 
 def committed_files(root: Path) -> Iterator[tuple[Path, str | None]]:
     """Yield every card, manifest, baseline and evidence file with its schema's name, or ``None``."""
-    for path in sorted(root.glob("tasks/*.yaml")):
+    for path in sorted(root.glob("tasks/**/*.yaml")):
         yield path, "task_card"
     for path in sorted(root.glob("candidates/*/*/candidate.yaml")):
         yield path, "candidate_manifest"

@@ -20,6 +20,10 @@ from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost
 
 ROTATING_SETS = 3
+# A set beyond this is timed alone. Rotation keeps data from being reused out of a cache or remembered: no
+# cache holds a set this large, a remembered result would beat the memory bus and be refused as impossible,
+# and three sets would keep gigabytes waiting in four places for every case of a card.
+LARGE_SET_BYTES = 256 << 20
 REWARM_CALLS = 2
 MAX_CALLS_PER_SAMPLE = 10_000_000
 # A tenth of a nanosecond: nothing is called in less than a cycle, and ratios stay finite.
@@ -112,7 +116,10 @@ def timed_seed(secret_seed: str, position: int) -> str:
 
 
 def make_sets(subject: TimedSubject, case: Case) -> tuple[Sets, list[bytearray]]:
-    """Have the oracle make the sets; raises :class:`CaseLost` where the card is at fault."""
+    """Have the oracle make the sets; raises :class:`CaseLost` where the card is at fault.
+
+    :data:`ROTATING_SETS` of them, or one where a set has more than :data:`LARGE_SET_BYTES`.
+    """
     made: list[p.CaseMade] = []
     keys: list[str] = []
     payloads: list[bytearray] = []
@@ -131,6 +138,8 @@ def make_sets(subject: TimedSubject, case: Case) -> tuple[Sets, list[bytearray]]
         keys.append(key)
         payloads += answer.payloads
         storages.append(tuple((len(raw), sha256_bytes(raw)) for raw in answer.payloads))
+        if sum(map(len, answer.payloads)) > LARGE_SET_BYTES:
+            break
     return Sets(made=tuple(made), keys=tuple(keys), storages=tuple(storages)), payloads
 
 

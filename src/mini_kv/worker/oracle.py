@@ -98,9 +98,10 @@ class Oracle:
         self._tolerances = request.tolerances
         self._reference = _import(request.reference)
         self._factory = _import(request.input_factory)
-        module = sys.modules[request.reference.partition(":")[0]]
-        self._cost_model = getattr(module, "cost_model", None)
         names = [request.reference.partition(":")[0], request.input_factory.partition(":")[0]]
+        # The reference's own, else that of the factory, which knows the same parameters.
+        models = (getattr(sys.modules[name], "cost_model", None) for name in names)
+        self._cost_model = next((model for model in models if model is not None), None)
         return p.ReferenceLoaded(
             source_sha256=_source_digest(names), has_cost_model=self._cost_model is not None
         )

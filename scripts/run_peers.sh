@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Every candidate beside its peers: one `mini-kv verify` for each card of tasks/peers, whose benchmark then
+# holds the kernel times of both. The attempts are collected for evidence/, and a table is printed.
+#
+#   scripts/run_peers.sh OUT_DIR                                all cards
+#   PEERS="rmsnorm_vs_compile vector_add_large" ... OUT_DIR     only these
+#
+# A case that is unstable, or slower than its peer, is a result; a candidate that is wrong stops the script.
+# Uses the checkout's .venv where there is one, else python3. Needs a GPU.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+out=${1:?usage: scripts/run_peers.sh OUT_DIR}
+peers=${PEERS:-$(basename -s .yaml tasks/peers/*.yaml)}
+python=python3
+if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
+export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+mkdir -p "$out"
+
+for peer in $peers; do
+  printf '\n== %s\n' "$peer"
+  status=0
+  "$python" -m mini_kv verify --task "tasks/peers/$peer.yaml" --device "${PEERS_DEVICE:-cuda}" \
+    --timeout 180 --artifacts "$out" --json >"$out/$peer.verdict" || status=$?
+  "$python" - "$out/$peer.verdict" <<'PY'
+import json, sys
+
+verdict = json.load(open(sys.argv[1]))
+attempt = verdict["attempt"]
+print(f"exit code {attempt['exit_code']}  {attempt['elapsed_s']:.1f} s  {attempt['stage_elapsed_s']}")
+for finding in attempt["findings"]:
+    print(f"  {finding['code']}: {finding['message']}")
+for case in verdict["cases"]:
+    if case["status"] != "PASS":
+        print(f"  case {case['case_id']}: {case['status']} {case['code']} {case['message']}")
+
+
+def kernel_us(witness):
+    return f"{witness['kernel_us']:9.2f}" if witness else "        -"
+
+
+for case in verdict["benchmark"] or ():
+    if case["candidate"] and case["reference"]:
+        print(
+            f"  {case['case_id']:<24} kernel {kernel_us(case['candidate_kernel'])} us, "
+            f"peer {kernel_us(case['reference_kernel'])} us, {case['kernel_speedup'] or 0:.3f}x | "
+            f"P50 {case['candidate']['p50_us']:9.2f}, peer {case['reference']['p50_us']:9.2f} | "
+            f"{'stable' if case['stable'] else 'UNSTABLE'}"
+        )
+    for finding in case["findings"]:
+        print(f"    {finding['code']}: {finding['message']}")
+PY
+  rm "$out/$peer.verdict"
+  # 5: a time that does not count, which is told above.
+  if [ "$status" -ne 0 ] && [ "$status" -ne 5 ]; then exit "$status"; fi
+done
+
+"$python" -m mini_kv rebuild-index --artifacts "$out"
