@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show, in one go: every shipped candidate is verified through CUDA, the
-# attempts and baselines are packed, and the first failure stops the run with its exit code.
+# Everything that only a GPU can show, in one go: every shipped candidate is verified through CUDA, profiled,
+# compared and calibrated, the evidence is packed, and the first failure stops the run with its exit code.
 #
 #   scripts/run_gpu_suite.sh OUT_DIR            all of it
 #   SUITE_DEVICE=cpu scripts/run_gpu_suite.sh   the script's own logic, on a machine without a GPU
 #   SUITE_STEPS="doctor verify" ...             only these steps
 #
-# Steps: doctor, verify, cold, tests, pack. Uses the checkout's .venv where there is one, else python3.
+# Steps: doctor, verify, cold, tests, cage, profile, compare, calibrate, peers, study, pack. Each packs what it
+# made at once, so that a later failure loses nothing. Uses the checkout's .venv where there is one, else python3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 out=${1:-artifacts/gpu-suite}
 device=${SUITE_DEVICE:-cuda}
-steps=${SUITE_STEPS:-doctor verify cold tests pack}
+steps=${SUITE_STEPS:-doctor verify cold tests cage profile compare calibrate peers study pack}
 artifacts=${SUITE_ARTIFACTS:-artifacts/gpu-suite-attempts}
 python=python3
 if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
@@ -32,6 +33,11 @@ pairs=(
 
 say() { printf '\n== %s\n' "$*"; }
 mini_kv() { "$python" -m mini_kv "$@"; }
+pack() { # NAME FOLDER [tar options]
+  local name=$1 folder=$2
+  shift 2
+  tar -czf "$out/$name.tar.gz" "$@" -C "$folder" .
+}
 wants() { [[ " $steps " == *" $1 "* ]]; }
 
 verify() { # TASK CANDIDATE
@@ -95,11 +101,39 @@ if wants tests; then
   say "tests that need a GPU"
   "$python" -m pytest -q -m gpu -p no:cacheprovider || { status=$?; [ "$status" -eq 5 ] || exit "$status"; }
 fi
+if wants cage; then
+  say "the cage and CUDA together"
+  "$python" scripts/check_sandbox_gpu.py
+fi
+if wants profile; then
+  for candidate in v0_naive v1_block_reduce v2_vectorized; do
+    say "profile rmsnorm $candidate"
+    scripts/profile_rmsnorm.sh "$candidate" --artifacts "$artifacts"
+  done
+  pack profiles "$artifacts/profiles" --exclude '*.ncu-rep'
+fi
+if wants compare; then
+  say "compare rmsnorm naive and block-reduce"
+  scripts/compare_rmsnorm.sh --device "$device" --artifacts "$artifacts"
+  pack comparisons "$artifacts/comparisons"
+fi
+if wants calibrate; then
+  say calibrate
+  mini_kv calibrate --device "$device" --output "$out/calibration.json"
+fi
+if wants peers; then
+  scripts/run_peers.sh "$artifacts-peers"
+  pack peers "$artifacts-peers"
+fi
+if wants study; then
+  say "error rates of the gate"
+  scripts/run_gate_study.sh "$out/gate_study"
+fi
 if wants pack; then
   say pack
   mini_kv rebuild-index --artifacts "$artifacts"
   mini_kv leaderboard --artifacts "$artifacts" --json >"$out/leaderboard.json"
-  tar -czf "$out/attempts.tar.gz" -C "$artifacts" .
+  pack attempts "$artifacts" --exclude profiles --exclude comparisons --exclude '*.db*'
   ls -l "$out"
 fi
 say "suite passed"
