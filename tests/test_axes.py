@@ -276,6 +276,16 @@ def test_a_wrong_result_at_one_point_of_an_axis_fails_the_candidate(fake_project
     assert verdict.attempt.exit_code == 4
 
 
+def test_a_point_that_fails_says_why_in_its_row(fake_project: FakeProject) -> None:
+    fake_project.edit("tasks/double.yaml", "warmup: 1,", AXIS)
+    verdict = fake_project.verify(
+        {"candidate/time_batch/timed_a__n_32": "reply = p.Failed(code='RuntimeError', message='no memory')"}
+    )
+    assert verdict.attempt.exit_code == 5
+    row = next(row for row in verdict_text.as_text(verdict).splitlines() if row.strip().startswith("32 "))
+    assert "FAILED NOT_TIMED" in row and "no memory" in row
+
+
 def script(name: str) -> Any:
     path = Path(__file__).resolve().parent.parent / "scripts" / name
     spec = importlib.util.spec_from_file_location(path.stem, path)

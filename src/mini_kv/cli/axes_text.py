@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mini_kv.core.axes import Curve, curves
-from mini_kv.core.results import BenchmarkCase
+from mini_kv.core.results import BenchmarkCase, Status
 
 _BAR_WIDTH = 24
 _HEAD = f"{'P50 us':>10} {'net us':>10} {'kernel':>10} {'ref P50':>10} {'speedup':>8} {'GB/s':>8}"
@@ -55,5 +55,7 @@ def _bar(rate: float | None, highest: float) -> str:
 def _remark(case: BenchmarkCase) -> str:
     if case.stable:
         return ""
-    first = f": {case.findings[0].code}" if case.findings else ""
-    return f"  ({'unstable' if case.candidate else 'failed'}{first})"
+    if case.status is Status.PASS:
+        return "  unstable"
+    first = case.findings[0] if case.findings else None
+    return f"  FAILED {first.code}: {first.message}" if first else "  FAILED"
