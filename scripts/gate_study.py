@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Measure how often the regression gate is wrong: false alarms on equal code, misses on slower code.
 
-scripts/gate_study.py measure --output DIR             on a GPU: gate_study_raw.json, then gate_study_summary.json
-scripts/gate_study.py measure --output DIR --device cpu --processes 4    tries the script itself
-scripts/gate_study.py simulate --output DIR            the same decisions over a model of processes
-scripts/gate_study.py summarise DIR/gate_study_raw.json    decisions again from what was measured
+scripts/gate_study.py measure --output DIR     on a GPU: gate_study_raw.json, gate_study_summary.json
+scripts/gate_study.py measure --output DIR --device cpu --processes 4      tries the script itself
+scripts/gate_study.py simulate --output DIR    the same decisions over a model of processes
+scripts/gate_study.py summarise DIR/gate_study_raw.json    decides again over what was measured
+scripts/gate_study.py document [--check]       the tables of docs/method.md from the committed evidence
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one of the three commands."""
+    """Run one of the commands."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -35,6 +36,8 @@ def main(argv: list[str] | None = None) -> int:
     simulate.add_argument("--seed", type=int, default=1)
     summarise = commands.add_parser("summarise", help="decide again over gate_study_raw.json")
     summarise.add_argument("raw", type=Path)
+    document = commands.add_parser("document", help="fill docs/method.md from the committed evidence")
+    document.add_argument("--check", action="store_true", help="change nothing; 1 where it differs")
     arguments = parser.parse_args(argv)
     from study import commands as work
 
@@ -42,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
         return work.measure(ROOT, arguments)
     if arguments.command == "simulate":
         return work.simulate(arguments)
+    if arguments.command == "document":
+        return work.document(ROOT, arguments.check)
     return work.summarise(arguments.raw)
 
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 from mini_kv.core.record import from_json, to_json
 from mini_kv.core.results import Decision
 from mini_kv.regression import Policy
-from study import summary, tables
+from study import document, summary, tables
 from study.decisions import (
     Evidence,
     Outcome,
@@ -148,6 +148,27 @@ def test_fewer_processes_than_a_decision_takes_give_a_summary_without_decisions(
     assert found.false_fail.trials == 0
     assert not found.bars[0].passed
     assert from_json(to_json(found), summary.Summary) == found
+
+
+# ---------------------------------------------------------------------------- the document
+
+
+def test_the_document_shows_the_committed_evidence(project_root: Path) -> None:
+    text = (project_root / document.DOCUMENT).read_text(encoding="utf-8")
+    assert sorted(document.block_names(text)) == sorted(document.BLOCKS)
+    assert document.filled(text, project_root) == text, "run scripts/gate_study.py document"
+
+
+def test_blocks_are_filled_from_a_summary_and_nothing_else_changes(tmp_path: Path) -> None:
+    path = tmp_path / document.SUMMARY
+    path.parent.mkdir(parents=True)
+    raw = simulate(processes=24, seed=3, spreads=TWO, levels=(0, 5, 8))
+    path.write_bytes(to_json(summary.summarise(raw, regroupings=1)))
+    text = "before\n<!-- measured: gate_spreads -->\nold\n<!-- end of measured -->\nafter\n"
+    got = document.filled(text, tmp_path)
+    assert got.startswith("before\n<!-- measured: gate_spreads -->\n| kernel |")
+    assert got.endswith("\n<!-- end of measured -->\nafter\n")
+    assert document.filled(got, tmp_path) == got
 
 
 # ---------------------------------------------------------------------------- negative controls

@@ -50,3 +50,19 @@ def summarise(path: Path) -> int:
     write_bytes_atomic(path.parent / "gate_study_summary.json", to_json(found))
     print(tables.as_text(found))
     return 0
+
+
+def document(root: Path, check: bool) -> int:
+    """Fill the measured tables of docs/method.md; with ``check`` only say whether they are up to date."""
+    from study.document import DOCUMENT, filled
+
+    path = root / DOCUMENT
+    text = path.read_text(encoding="utf-8")
+    wanted = filled(text, root)
+    if wanted == text:
+        return 0
+    if check:
+        _say(f"{DOCUMENT} does not show the committed evidence; run scripts/gate_study.py document")
+        return 1
+    write_bytes_atomic(path, wanted.encode("utf-8"))
+    return 0

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from study.summary import Proportion, Rates, Summary
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
@@ -22,7 +23,7 @@ def _bounded(found: Proportion) -> str:
 
 def spreads(summary: Summary) -> str:
     """Return the spread of equal processes, kernel by kernel."""
-    return _table(
+    return table(
         ("kernel", "P50", "net", "CUPTI", "sd between processes, raw", "the same, net", "injected, achieved"),
         [
             (
@@ -42,7 +43,7 @@ def spreads(summary: Summary) -> str:
 
 
 def _rates(rows: Sequence[Rates]) -> str:
-    return _table(
+    return table(
         (
             "kernel",
             "injected",
@@ -79,7 +80,7 @@ def power(summary: Summary) -> str:
 
 def policies(summary: Summary) -> str:
     """Return what other numbers of pairs would give, for the worst kernel each."""
-    return _table(
+    return table(
         (
             "pairs a set",
             "pairs taken on equal code",
@@ -106,7 +107,7 @@ def policies(summary: Summary) -> str:
 
 def controls(summary: Summary) -> str:
     """Return the negative controls."""
-    return _table(
+    return table(
         ("control", "kernel", "P50", "robust CV", "what the product says"),
         [
             (
@@ -123,19 +124,30 @@ def controls(summary: Summary) -> str:
 
 def bars(summary: Summary) -> str:
     """Return the demands and what was found."""
-    return _table(
+    return table(
         ("demand", "found", ""),
         [(bar.demand, bar.found, "PASS" if bar.passed else "FAIL") for bar in summary.bars],
+    )
+
+
+def design(summary: Summary) -> str:
+    """Return in sentences what was measured and how far the decisions depend on each other."""
+    groups, kernels = summary.disjoint_groups, len(summary.spreads)
+    equal = summary.false_fail.trials
+    return (
+        f"{summary.device_name}, torch {summary.torch}: {summary.processes} fresh processes, each of which "
+        f"measured {kernels} kernels without and with every injected slowdown. They form {groups} groups "
+        f"that share no process; one group gives one decision a kernel and comparison, {equal} decisions "
+        f"on equal code in all. Decisions of one group come from the same processes but from different calls of them. "
+        f"Rates beside them also use regroupings of the same processes, which sharpen an estimate and are no "
+        f"further evidence: their bounds are not given. The policy has {summary.policy.pairs} pairs a set."
     )
 
 
 def as_text(summary: Summary) -> str:
     """Return everything, as it is printed after a run."""
     parts = (
-        (
-            f"{summary.device_name}, torch {summary.torch}: {summary.processes} fresh processes, "
-            f"{summary.disjoint_groups} groups that share none, {summary.policy.pairs} pairs a set."
-        ),
+        design(summary),
         bars(summary),
         spreads(summary),
         false_alarms(summary),
