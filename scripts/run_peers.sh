@@ -5,8 +5,9 @@
 #   scripts/run_peers.sh OUT_DIR                                all cards
 #   PEERS="rmsnorm_vs_compile vector_add_large" ... OUT_DIR     only these
 #
-# A case that is unstable, or slower than its peer, is a result; a candidate that is wrong stops the script.
-# Uses the checkout's .venv where there is one, else python3. Needs a GPU.
+# A case that is unstable, or slower than its peer, is a result. Whatever else goes wrong with a card is told,
+# the others still run, and the last such exit code is the script's. Needs a GPU. Uses the checkout's .venv
+# where there is one, else python3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,14 +17,16 @@ python=python3
 if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
 export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 mkdir -p "$out"
+wrong=0
 
 for peer in $peers; do
   printf '\n== %s\n' "$peer"
   status=0
   "$python" -m mini_kv verify --task "tasks/peers/$peer.yaml" --device "${PEERS_DEVICE:-cuda}" \
     --timeout 180 --artifacts "$out" --json >"$out/$peer.verdict" || status=$?
-  "$python" - "$out/$peer.verdict" <<'PY'
-import json, sys
+  # A fault before the first stage leaves no verdict; its sentence stands above.
+  [ ! -s "$out/$peer.verdict" ] || "$python" - "$out/$peer.verdict" "$out/$peer" <<'PY'
+import json, pathlib, sys
 
 verdict = json.load(open(sys.argv[1]))
 attempt = verdict["attempt"]
@@ -33,26 +36,33 @@ for finding in attempt["findings"]:
 for case in verdict["cases"]:
     if case["status"] != "PASS":
         print(f"  case {case['case_id']}: {case['status']} {case['code']} {case['message']}")
+path = pathlib.Path(sys.argv[2]) / attempt["attempt_id"] / "benchmark.json"
 
 
 def kernel_us(witness):
     return f"{witness['kernel_us']:9.2f}" if witness else "        -"
 
 
-for case in verdict["benchmark"] or ():
-    if case["candidate"] and case["reference"]:
+def ratio(value):
+    return f"{value:6.3f}x" if value is not None else "      -"
+
+
+for case in json.load(open(path))["cases"] if path.is_file() else ():
+    candidate, peer = case["candidate"], case["reference"]
+    if candidate and peer:
         print(
             f"  {case['case_id']:<24} kernel {kernel_us(case['candidate_kernel'])} us, "
-            f"peer {kernel_us(case['reference_kernel'])} us, {case['kernel_speedup'] or 0:.3f}x | "
-            f"P50 {case['candidate']['p50_us']:9.2f}, peer {case['reference']['p50_us']:9.2f} | "
+            f"peer {kernel_us(case['reference_kernel'])} us, {ratio(case['kernel_speedup'])} | "
+            f"P50 {candidate['p50_us']:9.2f}, peer {peer['p50_us']:9.2f} | "
             f"{'stable' if case['stable'] else 'UNSTABLE'}"
         )
     for finding in case["findings"]:
         print(f"    {finding['code']}: {finding['message']}")
 PY
-  rm "$out/$peer.verdict"
+  rm -f "$out/$peer.verdict"
   # 5: a time that does not count, which is told above.
-  if [ "$status" -ne 0 ] && [ "$status" -ne 5 ]; then exit "$status"; fi
+  if [ "$status" -ne 0 ] && [ "$status" -ne 5 ]; then wrong=$status; fi
 done
 
 "$python" -m mini_kv rebuild-index --artifacts "$out"
+exit "$wrong"

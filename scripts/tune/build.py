@@ -51,10 +51,12 @@ def unit_text(numbered: list[tuple[int, Variant]]) -> str:
 
 def candidate_text(name: str, folder: str, call: str) -> str:
     """Return a unit that exports one shipped candidate for each dtype."""
-    source = ROOT / "candidates" / folder / "kernel.cu"
-    found = re.search(r"^namespace (\w+) \{", source.read_text(), re.MULTILINE)
+    kernel = ROOT / "candidates" / folder / "kernel.cu"
+    found = re.search(r"^namespace (\w+) \{", kernel.read_text(), re.MULTILINE)
     assert found is not None
-    lines = [f'#include "{source}"']
+    # A candidate may spread its element types over several units: here they become one.
+    others = sorted(path for path in kernel.parent.glob("*.cu") if path != kernel)
+    lines = [f'#include "{path}"' for path in (kernel, *others)]
     for dtype, element in ELEMENT.items():
         body = call.replace("E,", f"{found.group(1)}::Element::{element},")
         lines.append(
