@@ -138,9 +138,9 @@ def design(summary: Summary) -> str:
         f"{summary.device_name}, torch {summary.torch}: {summary.processes} fresh processes, each of which "
         f"measured {kernels} kernels without and with every injected slowdown. They form {groups} groups "
         f"that share no process; one group gives one decision a kernel and comparison, {equal} decisions "
-        f"on equal code in all. Decisions of one group come from the same processes but from different calls of them. "
-        f"Rates beside them also use regroupings of the same processes, which sharpen an estimate and are no "
-        f"further evidence: their bounds are not given. The policy has {summary.policy.pairs} pairs a set."
+        f"on equal code in all. Decisions of one group come from the same processes, but from different calls "
+        f"of them. Rates beside them also use regroupings of the same processes, which sharpen an "
+        f"estimate and are no further evidence: their bounds are not given. The policy has {summary.policy.pairs} pairs a set."
     )
 
 
