@@ -174,7 +174,7 @@ def test_three_sizes_are_one_dynamic_graph(folder: Path) -> None:
 
     op = operator(folder)
 
-    def call(*arguments: Any) -> torch.Tensor:
+    def call(*arguments: Any) -> Any:
         return op(*arguments)
 
     compiled = torch.compile(call, backend=backend, fullgraph=True, dynamic=True)
@@ -244,7 +244,7 @@ def test_rmsnorm_over_the_hidden_sizes_that_choose_a_kernel(version: str, dtype:
         if version == "v0_naive" and dtype == "float32" and hidden > SEQUENTIAL_SUM_LIMIT:
             continue
         for layout in ("contiguous", "offset"):
-            params = {"shape": (5, hidden), "dtype": dtype, "layout": layout}
+            params: dict[str, Any] = {"shape": (5, hidden), "dtype": dtype, "layout": layout}
             arguments = rmsnorm.make_inputs(
                 params, torch.Generator().manual_seed(hidden), torch.device("cuda")
             )
@@ -257,7 +257,7 @@ def test_rmsnorm_over_the_hidden_sizes_that_choose_a_kernel(version: str, dtype:
 @pytest.mark.parametrize(("hidden", "rows"), [(4096, 8193), (8192, 4099)])
 def test_rmsnorm_of_many_rows_keeps_the_last_ones_apart(hidden: int, rows: int) -> None:
     op, card = operator(ROOT / "candidates" / "rmsnorm" / "v2_vectorized"), CARDS["rmsnorm"]
-    params = {"shape": (rows, hidden), "dtype": "float16", "layout": "contiguous"}
+    params: dict[str, Any] = {"shape": (rows, hidden), "dtype": "float16", "layout": "contiguous"}
     arguments = rmsnorm.make_inputs(params, torch.Generator().manual_seed(7), torch.device("cuda"))
     assert mismatches(op(*arguments), expected_of(card, arguments), card.tolerances["float16"]) == 0
 

@@ -22,7 +22,7 @@ from test_cards import arguments_of, mismatches
 
 ROOT = Path(__file__).resolve().parent.parent
 CARDS = {path.stem: load_task_card(path, ROOT).card for path in (ROOT / "tasks" / "peers").glob("*.yaml")}
-FORMULAS = {
+FORMULAS: dict[str, Any] = {
     "rmsnorm": rmsnorm.reference,
     "fused_bias_relu": fused_bias_relu.reference,
     "vector_add": vector_add.reference,
