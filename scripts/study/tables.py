@@ -132,15 +132,15 @@ def bars(summary: Summary) -> str:
 
 def design(summary: Summary) -> str:
     """Return in sentences what was measured and how far the decisions depend on each other."""
-    groups, kernels = summary.disjoint_groups, len(summary.spreads)
-    equal = summary.false_fail.trials
+    equal, slowed = summary.false_fail.trials, len(summary.spreads)
     return (
         f"{summary.device_name}, torch {summary.torch}: {summary.processes} fresh processes, each of which "
-        f"measured {kernels} kernels without and with every injected slowdown. They form {groups} groups "
-        f"that share no process; one group gives one decision a kernel and comparison, {equal} decisions "
-        f"on equal code in all. Decisions of one group come from the same processes, but from different calls "
-        f"of them. Rates beside them also use regroupings of the same processes, which sharpen an "
-        f"estimate and are no further evidence: their bounds are not given. The policy has {summary.policy.pairs} pairs a set."
+        f"measured {slowed} kernels without and with every injected slowdown. They form "
+        f"{summary.disjoint_groups} groups that share no process; one group gives one decision a kernel and "
+        f"comparison, {equal} decisions on equal code in all. Decisions of one group come from the same "
+        f"processes, but from different calls of them. Rates beside them also use regroupings of the same "
+        f"processes, which sharpen an estimate and are no further evidence: their bounds are not given. "
+        f"The policy has {summary.policy.pairs} pairs a set."
     )
 
 

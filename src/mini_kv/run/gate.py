@@ -19,6 +19,8 @@ from mini_kv.run.rerun import rebuilt_baseline
 from mini_kv.run.stages import device_state
 
 BASELINE, CANDIDATE = "baseline", "candidate"
+# A CPU's sample lasts 1 ms or more, and its pairs disagree by more than their samples do.
+PAIR_SAMPLES = {"cuda": {"repeats": 4, "iterations": 50}, "cpu": {"repeats": 2, "iterations": 20}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +144,7 @@ def _run(
                 b=b,
                 cases=[inputs.card.card.case(name) for name in names],
                 pairs=request.policy.pairs,
-                plan=pair_plan(inputs.card.card.benchmark),
+                plan=pair_plan(inputs.card.card.benchmark, **PAIR_SAMPLES[inputs.device]),
                 empty_kernel_us={name: _empty_kernels_us(cases[name]) for name in names},
                 timeout_s=request.timeout_s,
                 lock=run_inputs.device_lock(inputs.device, inputs.gpus),
