@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mini_kv.core import protocol as p
+from mini_kv.core.process_state import ProcessState
 from mini_kv.core.results import Mismatch, Numerics
 from mini_kv.core.tensors import GUARD_BYTES, OutputSpec, TensorSpec
 from mini_kv.system import workers
@@ -240,6 +241,9 @@ class Candidate:
                 names = [f"opcheck.{part}" for part in (*parts, "test_aot_dispatch_dynamic")]
                 asked = names if request.check == "opcheck" else [request.check]
                 return p.ContractAnswer(results=dict.fromkeys(asked)), []
+            case p.DescribeState():
+                state = ProcessState(facts={"torch.default_dtype": "torch.float32"})
+                return p.StateDescribed(before=state, after=state), []
             case p.PrepareTiming():
                 self.sets[request.case_id] = list(payloads)
                 return p.Done(), []

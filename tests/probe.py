@@ -30,6 +30,7 @@ class SeatHere:
 
     number = 1
     losses = 0
+    occupied = True
     pid = os.getpid()
 
     def __init__(self, role: Any) -> None:

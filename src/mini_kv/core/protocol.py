@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from mini_kv.core.card import DeviceKind, ParamValue, Tolerance
+from mini_kv.core.process_state import ProcessState
 from mini_kv.core.record import Record
 from mini_kv.core.results import CallTrace, KernelWitness, Numerics
 from mini_kv.core.tensors import Argument, OutputSpec
@@ -197,6 +198,10 @@ class TraceCalls(Record, frozen=True, kw_only=True, tag="trace_calls"):
     kernels: bool
 
 
+class DescribeState(Record, frozen=True, kw_only=True, tag="describe_state"):
+    """Describe the process as it was before the library was opened, and as it is now."""
+
+
 class FetchTimedOutput(Record, frozen=True, kw_only=True, tag="fetch_timed_output"):
     """Return the output of one timed call (and which argument set it used)."""
 
@@ -232,6 +237,7 @@ Request = (
     | Recall
     | CheckContract
     | TraceCalls
+    | DescribeState
     | FetchTimedOutput
     | FetchTimedInputs
 )
@@ -356,6 +362,13 @@ class CallsTraced(Record, frozen=True, kw_only=True, tag="calls_traced"):
     trace: CallTrace
 
 
+class StateDescribed(Record, frozen=True, kw_only=True, tag="state_described"):
+    """Answer to DescribeState."""
+
+    before: ProcessState
+    after: ProcessState
+
+
 class TimerMeasured(Record, frozen=True, kw_only=True, tag="timer_measured"):
     """Answer to MeasureTimer. Floors and ticks in microseconds, bandwidth in GB/s (1e9 bytes)."""
 
@@ -407,6 +420,7 @@ Reply = (
     | Raised
     | ContractAnswer
     | CallsTraced
+    | StateDescribed
     | TimerMeasured
     | KernelsWitnessed
     | Timed

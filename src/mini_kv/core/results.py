@@ -216,6 +216,15 @@ class CallTrace(Record, frozen=True, kw_only=True):
     kept_bytes: int
 
 
+class StateChange(Record, frozen=True, kw_only=True):
+    """One fact of the candidate's process that came, went or differs; a ``remark`` is no fault by itself."""
+
+    name: str
+    before: str | None
+    after: str | None
+    remark: bool
+
+
 class Correctness(Record, frozen=True, kw_only=True):
     """``correctness.json``."""
 
@@ -230,6 +239,7 @@ class Correctness(Record, frozen=True, kw_only=True):
     workers_lost: int
     elapsed_s: float
     trace: CallTrace | None = None
+    state_changes: tuple[StateChange, ...] = ()
 
 
 # --------------------------------------------------------------------------- benchmark

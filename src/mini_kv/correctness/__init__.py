@@ -20,6 +20,7 @@ from mini_kv.correctness.contract import (
     plan_questions,
     run_contract,
 )
+from mini_kv.correctness.state import check_state
 from mini_kv.correctness.tracing import run_trace
 from mini_kv.system.crew import CandidateSeat
 
@@ -48,6 +49,8 @@ def check(
         contract = beside.submit(_beside, subject, samples, heavy, contract_seat, load_contract, progress)
         try:
             cases = run_cases(subject, progress)
+            # Before the contract checks, which leave traces of their own (autograd's threads).
+            changes, state = check_state(subject.seat, subject.card.contract)
             own_checks = ask_all(subject.manifest, light, subject.seat, silent)
             trace, beside_checks = contract.result()
         except BaseException:
@@ -55,7 +58,7 @@ def check(
             # check that takes minutes.
             contract_seat.abandon()
             raise
-    checks = (*beside_checks, *own_checks)
+    checks = (*beside_checks, *own_checks, state)
     return Correctness(
         schema_version=SCHEMA_VERSION,
         status=overall(cases, checks),
@@ -68,6 +71,7 @@ def check(
         workers_lost=subject.seat.losses + contract_seat.losses,
         elapsed_s=round(time.monotonic() - started, 4),
         trace=trace,
+        state_changes=changes,
     )
 
 

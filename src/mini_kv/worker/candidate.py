@@ -11,11 +11,13 @@ from pathlib import Path
 import torch
 
 from mini_kv.core import protocol as p
+from mini_kv.core.process_state import ProcessState
 from mini_kv.core.tensors import TensorSpec
 from mini_kv.worker.channel import Payload, sendable
 from mini_kv.worker.contract import CHECKS
 from mini_kv.worker.device import open_device
 from mini_kv.worker.guards import import_guarded
+from mini_kv.worker.process_state import describe_process, foreign_kernels
 from mini_kv.worker.storage import as_outputs, describe_outputs, import_arguments, storage_bytes, tensor_bytes
 from mini_kv.worker.timed_cases import TimedCases
 from mini_kv.worker.trace import trace_calls
@@ -51,6 +53,8 @@ class Candidate:
         self._device = torch.device("cpu")
         self._operator: Callable[..., object] | None = None
         self._timed: TimedCases | None = None
+        self._dispatcher = ""
+        self._before = ProcessState(facts={})
         self._kept_for = ""
         self._kept: dict[str, list[torch.Tensor]] = {}
 
@@ -67,11 +71,8 @@ class Candidate:
             case p.Recall():
                 kept = [tensor for name in request.kept for tensor in self._kept[name]]
                 return p.Recalled(), [tensor_bytes(tensor) for tensor in kept]
-            case p.CheckContract():
-                return self._check(request, payloads), ()
-            case p.TraceCalls():
-                traced = [import_arguments(arguments, payloads) for arguments in request.argument_sets]
-                return trace_calls(self._need(), traced, self._device, kernels=request.kernels), ()
+            case p.CheckContract() | p.TraceCalls() | p.DescribeState():
+                return self._tell(request, payloads), ()
             case p.PrepareTiming():
                 sets = [import_arguments(arguments, payloads) for arguments in request.argument_sets]
                 self._timing().prepare(request.case_id, self._need(), sets)
@@ -90,6 +91,18 @@ class Candidate:
             case _:
                 raise ValueError(f"a candidate worker does not answer {type(request).__name__}")
 
+    def _tell(
+        self, request: p.CheckContract | p.TraceCalls | p.DescribeState, payloads: Sequence[bytearray]
+    ) -> p.Reply:
+        match request:
+            case p.CheckContract():
+                return self._check(request, payloads)
+            case p.TraceCalls():
+                traced = [import_arguments(arguments, payloads) for arguments in request.argument_sets]
+                return trace_calls(self._need(), traced, self._device, kernels=request.kernels)
+            case p.DescribeState():
+                return self._state()
+
     def _timing(self) -> TimedCases:
         if self._timed is None:
             self._timed = TimedCases(self._device, keeps_outputs=True)
@@ -100,7 +113,18 @@ class Candidate:
             raise ValueError("LoadCandidate comes first")
         return self._operator
 
+    def _state(self) -> p.StateDescribed:
+        now = describe_process()
+        own = self._dispatcher.partition("::")[0]
+        # A candidate's own namespace is there to be new.
+        listed = now.facts["torch.libraries_of_operators"].split()
+        facts = now.facts | foreign_kernels(own)
+        if own not in self._before.facts["torch.libraries_of_operators"].split():
+            facts["torch.libraries_of_operators"] = " ".join(name for name in listed if name != own)
+        return p.StateDescribed(before=self._before, after=ProcessState(facts=facts))
+
     def _load(self, request: p.LoadCandidate) -> p.Reply:
+        self._dispatcher, self._before = request.dispatcher, describe_process()
         try:
             return self._open(request)
         except LoadError as error:

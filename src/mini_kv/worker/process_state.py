@@ -1,0 +1,166 @@
+"""Describes this process: torch's flags, the dispatcher, the environment, threads, files, signals.
+
+The candidate shares the process and could forge the description; it shows what careless code leaves
+behind, and what a cheat did not bother to hide.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from mini_kv.core.process_state import ProcessState
+from mini_kv.worker import storage
+
+_FLAGS: dict[str, Callable[[], object]] = {
+    "default_dtype": torch.get_default_dtype,
+    "default_device": torch.get_default_device,
+    "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
+    "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled,
+    "float32_matmul_precision": torch.get_float32_matmul_precision,
+    "tf32_in_matmul": lambda: torch.backends.cuda.matmul.allow_tf32,
+    "tf32_in_cudnn": lambda: torch.backends.cudnn.allow_tf32,
+    "cudnn_enabled": lambda: torch.backends.cudnn.enabled,
+    "cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
+    "cudnn_deterministic": lambda: torch.backends.cudnn.deterministic,
+    "grad_mode": torch.is_grad_enabled,
+    "inference_mode": torch.is_inference_mode_enabled,
+    "autocast_cpu": lambda: torch.is_autocast_enabled("cpu"),
+    "autocast_cuda": lambda: torch.is_autocast_enabled("cuda"),
+    "threads": torch.get_num_threads,
+    "interop_threads": torch.get_num_interop_threads,
+    "initial_seed": torch.initial_seed,
+}
+_STATUS_LINES = ("SigBlk", "SigIgn", "SigCgt", "Umask")
+_PLACE = "registered at "
+
+
+def describe_process() -> ProcessState:
+    """Return the facts of this moment, but those of the dispatcher that :func:`foreign_kernels` gives."""
+    facts: dict[str, str] = {}
+    for part in (_flags(), _functions(), _arithmetic(), _environment(), _threads(), _files(), _status()):
+        facts.update(part)
+    facts["process.folder"] = os.getcwd()
+    facts["torch.libraries_of_operators"] = " ".join(sorted(_namespaces()))
+    return ProcessState(facts=facts)
+
+
+def foreign_kernels(own: str) -> dict[str, str]:
+    """Return kernels that neither PyTorch registered nor, in namespace ``own``, the candidate.
+
+    Who registered a kernel stands in the dispatcher's own record, by source file.
+    """
+    roots = _roots()
+    facts: dict[str, str] = {}
+    if not roots:
+        return facts
+    for name in torch._C._dispatch_get_all_op_names():
+        if name.startswith(f"{own}::"):
+            continue
+        for line in torch._C._dispatch_dump(name).splitlines():
+            key, _, place = line.partition(f": {_PLACE}")
+            if place and not place.startswith(roots) and not key.startswith("debug"):
+                facts[f"dispatcher.{name}[{key}]"] = place.partition(" :: ")[0]
+    return facts
+
+
+def _roots() -> tuple[str, ...]:
+    # Where this torch was built, by the record of an operator that every torch has, and where it lies.
+    text = torch._C._dispatch_dump("aten::add.Tensor")
+    built = text.partition(f"debug: {_PLACE}")[2].partition("/build/aten/")
+    package = str(Path(torch.__file__).parent)
+    return (f"{built[0]}/", f"{package}/") if built[1] else ()
+
+
+def _namespaces() -> set[str]:
+    return {name.partition("::")[0] for name in torch._C._dispatch_get_all_op_names()}
+
+
+def _flags() -> dict[str, str]:
+    return {f"torch.{name}": _read(read) for name, read in _FLAGS.items()}
+
+
+def _read(read: Callable[[], object]) -> str:
+    # Some of torch's getters refuse after an older and a newer setter were mixed; that is a fact as well.
+    try:
+        return str(read())
+    except RuntimeError as error:
+        return f"refused: {error}"[:80]
+
+
+def _functions() -> dict[str, str]:
+    # What a measuring process leans on: replaced by a cheat, and by nobody else.
+    watched = {
+        "time.perf_counter": time.perf_counter,
+        "time.perf_counter_ns": time.perf_counter_ns,
+        "torch.allclose": torch.allclose,
+        "torch.equal": torch.equal,
+        "torch.cuda.Event": torch.cuda.Event,
+        "torch.cuda.synchronize": torch.cuda.synchronize,
+        "worker.tensor_bytes": storage.tensor_bytes,
+        "worker.storage_bytes": storage.storage_bytes,
+        "worker.describe_outputs": storage.describe_outputs,
+    }
+    return {f"python.{name}": f"object {id(value):x}" for name, value in watched.items()}
+
+
+def _arithmetic() -> dict[str, str]:
+    smallest = float.fromhex("0x1p-1074")
+    return {
+        "arithmetic.rounding_mode": str(ctypes.CDLL(None).fegetround()),
+        "arithmetic.subnormals": "kept" if smallest * 1.0 != 0.0 else "flushed to zero",
+    }
+
+
+def _environment() -> dict[str, str]:
+    # The C library's list, which native code changes; Python's own copy is from the start.
+    pointer = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    facts: dict[str, str] = {}
+    for position in range(10_000):
+        entry = pointer[position]
+        if entry is None:
+            break
+        name, _, value = entry.partition(b"=")
+        # Values may be long or private; that one differs is all that is asked.
+        facts[f"environment.{name.decode('utf-8', 'replace')}"] = hashlib.sha256(value).hexdigest()[:16]
+    return facts
+
+
+def _threads() -> dict[str, str]:
+    names = Counter(_texts("/proc/self/task", "comm"))
+    return {f"threads.{name}": str(count) for name, count in names.items()}
+
+
+def _texts(folder: str, file: str) -> Iterator[str]:
+    for entry in os.listdir(folder):
+        try:
+            yield Path(folder, entry, file).read_text("utf-8", "replace").strip()
+        except OSError:  # a thread that has just ended
+            continue
+
+
+def _files() -> dict[str, str]:
+    facts: dict[str, str] = {}
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            facts[f"descriptors.{number}"] = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:  # the descriptor of this very listing
+            continue
+    for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines():
+        path = line.split(maxsplit=5)[5:]
+        if path and ".so" in path[0]:
+            facts[f"libraries.{path[0]}"] = "mapped"
+    return facts
+
+
+def _status() -> dict[str, str]:
+    lines = Path("/proc/self/status").read_text("utf-8", "replace").splitlines()
+    pairs = [line.partition(":") for line in lines]
+    return {f"process.{name}": value.strip() for name, _, value in pairs if name in _STATUS_LINES}
