@@ -132,7 +132,7 @@ class Evidence:
         key = (process, cell)
         if key not in self._series:
             measured = self.raw.processes[process].cells[cell]
-            self._series[key] = series_of(measured, self.raw.pilot.empty_kernel_us)
+            self._series[key] = series_of(measured, self.raw.pilot.empty_kernel_us, repeats=2)
         return self._series[key]
 
     def side(self, process: int, cell: str) -> PairSide | None:

@@ -45,7 +45,6 @@ from study.records import (
 _R = TypeVar("_R", p.Done, p.Timed, p.KernelsWitnessed)
 
 SCHEMA_VERSION = "1.0.0"
-BATCHES = 2
 PILOT_BATCHES = 4
 PROBE_CYCLES = 4000
 TIMEOUT_S = 120.0
@@ -205,8 +204,10 @@ def measure(
     order = [(name, level) for name in kernels for level in levels]
     random.Random(seed).shuffle(order)
     taken: dict[tuple[str, int], list[p.Timed]] = {cell: [] for cell in order}
-    for batch in range(BATCHES):
+    for batch in range(max(kernel.batches for kernel in kernels.values())):
         for name, level in order if batch % 2 == 0 else reversed(order):
+            if batch >= kernels[name].batches:
+                continue
             earlier = taken[(name, level)]
             calls = earlier[0].calls_per_sample if earlier else 0
             case = cell_name(name, level)

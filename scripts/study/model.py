@@ -96,7 +96,7 @@ def _cell(
     floor_us = FLOOR_US + offset_us
     mode = faults.second_mode * net_us if chance.random() < 0.5 else 0.0
     batches: list[tuple[int, ...]] = []
-    for batch in range(2):
+    for batch in range(KERNELS[name].batches):
         center_us = floor_us - EMPTY_KERNEL_US + net_us * (1.0 + faults.drift * batch) + mode
         samples = []
         for _ in range(KERNELS[name].iterations):
@@ -105,7 +105,7 @@ def _cell(
                 value_us += faults.tail_scale * net_us * chance.paretovariate(1.5)
             samples.append(_read_ns(chance, value_us))
         batches.append(tuple(samples))
-    floors = tuple(round(1e3 * chance.gauss(floor_us, 0.004)) for _ in range(2))
+    floors = tuple(round(1e3 * chance.gauss(floor_us, 0.004)) for _ in batches)
     return Cell(samples_ns=tuple(batches), floors_ns=floors, tick_ns=TICK_NS)
 
 
