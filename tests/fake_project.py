@@ -156,6 +156,8 @@ def fake_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProject
 def press_ctrl_c_when(project: FakeProject, wanted: Callable[[Event], bool]) -> None:
     """Have SIGINT sent to this process, once, a moment after the first event that is ``wanted``."""
     pressed = threading.Event()
+    # A shell's background job is started with SIGINT ignored, and Python leaves it so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def watch(event: Event) -> None:
         if wanted(event) and not pressed.is_set():

@@ -56,6 +56,7 @@ def test_a_file_that_is_no_library_is_told_in_the_loaders_words(no_library: Path
     assert isinstance(reply, p.Failed)
     assert reply.code == "LIBRARY_DOES_NOT_LOAD"
     assert "no_library.so" in reply.message
+    assert "invalid ELF header" in reply.message or "file too short" in reply.message
 
 
 def test_a_case_before_any_library_is_refused() -> None:

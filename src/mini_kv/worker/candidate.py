@@ -144,7 +144,8 @@ class Candidate:
         try:
             torch.ops.load_library(request.library)
         except (OSError, RuntimeError, ImportError) as error:
-            raise LoadError("LIBRARY_DOES_NOT_LOAD", str(error)) from error
+            # torch says only which library; the loader's own words are in the cause.
+            raise LoadError("LIBRARY_DOES_NOT_LOAD", str(error.__cause__ or error)) from error
         if not _has_schema(request.dispatcher):
             raise LoadError(
                 "OPERATOR_NOT_REGISTERED",
