@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from typing import Any
 
@@ -22,6 +23,7 @@ from mini_kv.core.statistics import (
     robust_cv,
     std,
     summarize,
+    tick_median,
 )
 
 TIMES = st.lists(st.floats(min_value=0.01, max_value=1e7), min_size=1, max_size=60)
@@ -266,3 +268,28 @@ def test_distributions_refuse_what_is_not_defined(bad: float) -> None:
         student_t.quantile(bad, 5)
     with pytest.raises(ValueError):
         student_t.survival(math.nan, 5)
+
+
+# ---------------------------------------------------------------------------- medians below the tick
+
+
+@given(st.floats(1.0, 100.0), st.integers(0, 2**32 - 1))
+def test_a_time_between_two_ticks_is_read_between_them(true_us: float, seed: int) -> None:
+    chance = random.Random(seed)
+    readings = [0.032 * math.floor(true_us / 0.032 + chance.random()) for _ in range(400)]
+    assert abs(tick_median(readings, 0.032) - true_us) < 0.006
+
+
+@given(TIMES, st.floats(0.0, 10.0))
+def test_the_median_below_the_tick_stays_within_half_a_tick_of_the_plain_one(
+    values: list[float], tick_us: float
+) -> None:
+    plain = median(values)
+    assert abs(tick_median(values, tick_us) - plain) <= 0.5 * tick_us * (1.0 + 1e-9) + 1e-9 * plain
+
+
+def test_without_a_tick_it_is_the_plain_median() -> None:
+    assert tick_median([1.0, 2.0, 4.0], 0.0) == 2.0
+    for tick in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="tick"):
+            tick_median([1.0], tick)
