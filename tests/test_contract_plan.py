@@ -67,7 +67,8 @@ SAMPLES = (
 
 def test_the_smallest_core_case_of_each_dtype_and_every_layout_is_opchecked() -> None:
     found = asked(plan_questions(card(), SAMPLES, "cpu", 1))
-    assert found["opcheck"] == [["small_f16"], ["small_f32"], ["turned"]]
+    assert found["opcheck"] == [["small_f16"], ["small_f32"]]
+    assert found["opcheck_layout"] == [["turned"]]
 
 
 def test_gradcheck_gets_the_largest_case_that_is_still_cheap() -> None:
@@ -81,6 +82,7 @@ def test_only_what_the_card_demands_is_asked() -> None:
     assert plan_questions(nothing, SAMPLES, "cuda", 2) == ()
     assert set(asked(plan_questions(card(gradcheck=False), SAMPLES, "cpu", 1))) == {
         "opcheck",
+        "opcheck_layout",
         "dynamic_shapes",
     }
     assert set(asked(plan_questions(card(opcheck=False), SAMPLES, "cpu", 1))) == {"gradcheck"}

@@ -48,4 +48,13 @@ def test_the_cache_flush_before_a_call_is_not_its_work() -> None:
 
 def test_a_trace_with_missing_markers_is_refused() -> None:
     with pytest.raises(RuntimeError, match="1 markers; 2 were launched"):
-        _summarise([activity(0, 1, "spin_kernel")], 1)
+        _summarise([activity(0, 1, "at::cuda::spin_kernel")], 1)
+
+
+def test_a_candidates_kernel_called_like_the_marker_is_its_work() -> None:
+    trace = [
+        activity(0, 0.6, "at::cuda::spin_kernel(long)"),
+        activity(1, 5, "spin_kernel(long*, long, long)"),
+        activity(7, 0.6, "at::cuda::spin_kernel(long)"),
+    ]
+    assert _summarise(trace, 1).kernel_us == pytest.approx(5.0)

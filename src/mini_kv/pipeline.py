@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from mini_kv import artifacts, correctness, regression
+from mini_kv import artifacts, benchmark, correctness, regression
 from mini_kv.core.card import SCHEMA_VERSION, DeviceRequest, TaskCard, suite_hash
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.isolation import IsolationLevel
@@ -139,6 +139,12 @@ def _run_stages(
             device_count = _load(crew, evidence.build, evidence, progress)
         if evidence.load_fault is not None:
             return
+        premade: benchmark.Premade = {}
+
+        def make_ahead() -> None:
+            if not request.skip_benchmark:
+                premade.update(benchmark.make_ahead(crew.timed(request.timeout_s)))
+
         with evidence.stage("correctness"):
             evidence.correctness = correctness.check(
                 crew.subject(request.timeout_s),
@@ -146,12 +152,13 @@ def _run_stages(
                 functools.partial(crew.load_contract, evidence.build),
                 device_count,
                 progress,
+                make_ahead,
             )
         crew.contract.close()
         if request.skip_benchmark or evidence.correctness.status is not Status.PASS:
             return
         with evidence.stage("benchmark"):
-            evidence.benchmark = time_crew(crew, request.timeout_s, progress)
+            evidence.benchmark = time_crew(crew, request.timeout_s, progress, premade)
         crew.candidate.close()
         if baseline is not None:
             with evidence.stage("regression"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ from mini_kv.core.quality import judge_quality
 from mini_kv.core.results import BenchmarkCase, Finding, KernelWitness, Series, Status, TimingTrust
 
 MAX_TRIES = 3
+# What is made ahead waits in the judge's memory: inputs beyond this are made when they are timed.
+MAX_AHEAD_BYTES = 256 << 20
 # No further try of a case begins after this: a busy machine stays busy, and a verdict is waited for.
 RETRY_BUDGET_S = 3.0
 
@@ -53,6 +56,24 @@ __all__ = [
 ]
 
 
+Premade = dict[str, tuple[Sets, list[bytearray]]]
+
+
+def make_ahead(subject: TimedSubject) -> Premade:
+    """Have the oracle make the sets of the plan's cases; one it cannot make is met again when timed."""
+    premade: Premade = {}
+    held_bytes = 0
+    if subject.device == "cpu":
+        return premade  # the making would only slow what it is meant to wait for
+    for case_id in subject.card.benchmark.case_ids:
+        if held_bytes > MAX_AHEAD_BYTES:
+            break
+        with contextlib.suppress(CaseLost):
+            premade[case_id] = make_sets(subject, subject.card.case(case_id))
+            held_bytes += sum(map(len, premade[case_id][1]))
+    return premade
+
+
 @dataclass(kw_only=True)
 class TimedCase:
     """What one case has left so far, between its samples and its record."""
@@ -66,12 +87,16 @@ class TimedCase:
     tries: int = 0
 
 
-def take_case(subject: TimedSubject, case: Case) -> TimedCase:
-    """Take the plan's samples of both sides, up to three times while the quality gate is missed."""
+def take_case(subject: TimedSubject, case: Case, premade: Premade | None = None) -> TimedCase:
+    """Take the plan's samples of both sides, up to three times while the quality gate is missed.
+
+    ``premade`` holds the oracle's sets of cases that were made while others worked.
+    """
     started = time.monotonic()
     timed = TimedCase(case=case, sets=Sets(made=(), keys=()))
     try:
-        timed.sets, payloads = make_sets(subject, case)
+        known = premade.pop(case.id, None) if premade is not None else None
+        timed.sets, payloads = make_sets(subject, case) if known is None else known
         hand_over(subject, case, timed.sets, payloads)
         while timed.tries < MAX_TRIES:
             timed.tries += 1

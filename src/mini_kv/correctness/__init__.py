@@ -27,16 +27,22 @@ from mini_kv.system.crew import CandidateSeat
 __all__ = ["Subject", "check"]
 
 
+def _nothing() -> None:
+    return None
+
+
 def check(
     subject: Subject,
     contract_seat: CandidateSeat,
     load_contract: Callable[[], Finding | None],
     device_count: int,
     progress: Progress,
+    meanwhile: Callable[[], None] = _nothing,
 ) -> Correctness:
     """Run every case and, beside it in a second candidate worker, the contract checks that take long.
 
     ``load_contract`` makes that second worker ready; what it finds wrong is a failed check of its own.
+    ``meanwhile`` is called once the cases have passed and only that second worker is still busy.
 
     Raises ``InternalError`` when the oracle is lost; a candidate's faults are in the record.
     """
@@ -52,6 +58,8 @@ def check(
             # Before the contract checks, which leave traces of their own (autograd's threads).
             changes, state = check_state(subject.seat, subject.card.contract)
             own_checks = ask_all(subject.manifest, light, subject.seat, silent)
+            if overall(cases, own_checks) is Status.PASS:
+                meanwhile()
             trace, beside_checks = contract.result()
         except BaseException:
             # Ctrl-C or a lost oracle: leaving the block waits for the other thread, which may be in a

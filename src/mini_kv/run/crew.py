@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from mini_kv import benchmark, compiler, correctness
 from mini_kv.core import protocol as p
 from mini_kv.core.errors import ConfigurationError, InternalError
@@ -63,8 +65,9 @@ class Crew:
     def subject(self, timeout_s: float) -> correctness.Subject:
         """Return what the correctness stage works on."""
         inputs = self.inputs
+        card = inputs.card.card
         return correctness.Subject(
-            card=inputs.card.card,
+            card=msgspec.structs.replace(card, cases=(*card.cases, *inputs.secret_cases)),
             manifest=inputs.manifest.manifest,
             device=inputs.device,
             oracle=self.oracle,

@@ -46,7 +46,9 @@ class Gated:
     findings: tuple[Finding, ...] = ()
 
 
-def time_crew(crew: Crew, timeout_s: float, progress: Progress) -> Benchmark:
+def time_crew(
+    crew: Crew, timeout_s: float, progress: Progress, premade: benchmark.Premade | None = None
+) -> Benchmark:
     """Take the card's whole benchmark with a crew whose candidate worker has opened its library."""
     inputs = crew.inputs
     with device_state(inputs) as device:
@@ -56,6 +58,7 @@ def time_crew(crew: Crew, timeout_s: float, progress: Progress) -> Benchmark:
             progress,
             read=device.read,
             own_processes=device.own_processes,
+            premade=premade,
         )
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import mini_kv
 from mini_kv import benchmark, machine, task_card
-from mini_kv.core.card import CaseKind, DeviceKind, DeviceRequest
+from mini_kv.core.card import Case, CaseKind, DeviceKind, DeviceRequest
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.isolation import IsolationLevel
 from mini_kv.core.results import Environment
+from mini_kv.run.secret_shapes import SEED_NAME, secret_cases
 from mini_kv.system.gpu import GpuReport, read_gpus
 from mini_kv.system.sandbox.cage import Cage, build_cage
 from mini_kv.system.toolchain import Toolchain, find_toolchain
@@ -25,7 +26,10 @@ BUILD_FOLDER = ".build"
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """One card, one candidate and this machine. ``secret_seeds`` are drawn fresh for every run."""
+    """One card, one candidate and this machine. ``secret_seeds`` are drawn fresh for every run.
+
+    ``secret_cases`` follow from the card and the seed named ``secret_shapes``.
+    """
 
     root: Path
     artifacts_root: Path
@@ -37,6 +41,7 @@ class RunInputs:
     environment: Environment
     cage: Cage
     secret_seeds: dict[str, str]
+    secret_cases: tuple[Case, ...] = ()
 
     def with_candidate(self, folder: Path) -> RunInputs:
         """Return the same run of another candidate: same card, machine and seeds."""
@@ -64,6 +69,9 @@ def read_inputs(
     kind = resolve_device(device or card.card.device, gpus, toolchain)
     archive = artifacts_root or root / "artifacts"
     cage = _cage(kind, root, archive, require_isolation)
+    shapes_seed = secrets.token_hex(8)
+    unseen = secret_cases(card.card, shapes_seed)
+    legal = [case for case in (*card.card.cases, *unseen) if case.kind is not CaseKind.ILLEGAL]
     return RunInputs(
         root=root,
         artifacts_root=archive,
@@ -81,9 +89,9 @@ def read_inputs(
             gpus=gpus,
         ),
         cage=cage,
-        secret_seeds={
-            case.id: secrets.token_hex(8) for case in card.card.cases if case.kind is not CaseKind.ILLEGAL
-        },
+        secret_seeds={case.id: secrets.token_hex(8) for case in legal}
+        | ({SEED_NAME: shapes_seed} if unseen else {}),
+        secret_cases=unseen,
     )
 
 

@@ -69,6 +69,24 @@ def opcheck(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Re
     }
 
 
+def opcheck_layout(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
+    """The two parts of ``opcheck`` that a layout of the inputs can break: schema and FakeTensor."""
+    arguments = _requiring_grad(sets[0]) if autograd else sets[0]
+    parts = ("test_schema", "test_faketensor")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answers = torch.library.opcheck(
+            operator,  # type: ignore[arg-type]
+            tuple(arguments),
+            test_utils=parts,
+            raise_exception=False,
+        )
+    return {
+        f"opcheck.{name}": None if answer == "SUCCESS" else _failure_text(answer)
+        for name, answer in answers.items()
+    }
+
+
 def _failure_text(answer: object) -> str:
     return _sentence(answer) if isinstance(answer, BaseException) else str(answer)[:_MESSAGE_LIMIT]
 
@@ -197,6 +215,7 @@ def second_device(operator: Operator, sets: Sequence[Arguments], autograd: bool)
 
 CHECKS: dict[str, Check] = {
     "opcheck": opcheck,
+    "opcheck_layout": opcheck_layout,
     "gradcheck": gradcheck,
     "dynamic_shapes": dynamic_shapes,
     "current_stream": current_stream,

@@ -19,6 +19,7 @@ from mini_kv.core.results import KernelSeen, KernelWitness
 
 # torch.cuda._sleep's kernel: nothing else in PyTorch launches it, and for 0 cycles it does nothing.
 MARKER = "spin_kernel"
+MARKER_NAMESPACE = "at::"
 _NAME_LIMIT = 400
 
 
@@ -64,8 +65,13 @@ def _activities(trace: profile) -> list[_Activity]:
     return sorted(found, key=lambda activity: activity.start_ns)
 
 
+def _is_marker(activity: _Activity) -> bool:
+    # A candidate may well call a kernel of its own by that name, but not in torch's namespace.
+    return MARKER in activity.name and MARKER_NAMESPACE in activity.name
+
+
 def _summarise(activities: Sequence[_Activity], calls: int) -> KernelWitness:
-    markers = [activity for activity in activities if MARKER in activity.name]
+    markers = [activity for activity in activities if _is_marker(activity)]
     if len(markers) != 2 * calls:
         raise RuntimeError(f"the trace holds {len(markers)} markers; {2 * calls} were launched")
     busy_us: list[float] = []
@@ -76,7 +82,7 @@ def _summarise(activities: Sequence[_Activity], calls: int) -> KernelWitness:
         while position < len(activities) and activities[position].start_ns < closing.end_ns:
             activity = activities[position]
             position += 1
-            if MARKER not in activity.name and activity.start_ns >= opening.start_ns:
+            if not _is_marker(activity) and activity.start_ns >= opening.start_ns:
                 inside.append(activity)
         busy_us.append(union_us([(activity.start_ns, activity.end_ns) for activity in inside]))
         for activity in inside:

@@ -198,6 +198,12 @@ def user_for(number: int, features: Collection[str]) -> int:
     return _FIRST_USER + (os.getpid() * 8 + number) % _USERS
 
 
+def _is_needed(device: str) -> bool:
+    # The nodes below nvidia-caps are for partitioned GPUs' administration: root's alone, and not needed.
+    is_node = stat.S_ISCHR(os.stat(device).st_mode)
+    return is_node and "nvidia-caps" not in device and os.access(device, os.R_OK | os.W_OK)
+
+
 def worker_policy(
     ground: Ground, features: Collection[str], *, scratch: Path, inbox: Path, user: int
 ) -> Policy:
@@ -226,7 +232,7 @@ def worker_policy(
         "scratch_bytes": SCRATCH_BYTES,
         "user": user,
         "must_read": list(ground.must_read),
-        "must_open": [path for path in devices if os.access(path, os.R_OK | os.W_OK)],
+        "must_open": [path for path in devices if _is_needed(path)],
         "limits": limits,
         # The CUDA driver makes an abstract socket when it starts; torch itself needs none.
         "socket_families": [_AF_UNIX],
