@@ -46,7 +46,7 @@ MANIFEST = CandidateManifest(
     sources=("binding.cpp", "kernel.cu"),
     backends=("cpu", "cuda"),
     autograd=False,
-    kernel_name_regex="spin_kernel",
+    kernel_name_regex="stamped_spin",
     dtypes=("int64",),
 )
 

@@ -13,7 +13,7 @@ __device__ int64_t global_timer_ns() {
   return now;
 }
 
-__global__ void spin_kernel(int64_t* stamps, int64_t amount, int64_t number) {
+__global__ void stamped_spin(int64_t* stamps, int64_t amount, int64_t number) {
   const int64_t first_ns = global_timer_ns();
   const long long first = clock64();
   long long last = first;
@@ -48,7 +48,7 @@ const char* outcome() {
 }  // namespace
 
 const char* launch_spin(int64_t* stamps, int64_t amount, int64_t number, void* stream) {
-  spin_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(stamps, amount, number);
+  stamped_spin<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(stamps, amount, number);
   return outcome();
 }
 
