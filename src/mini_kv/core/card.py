@@ -78,6 +78,7 @@ class Contract(Record, frozen=True, kw_only=True):
     ``allow_library_calls``: computing operators of PyTorch and kernels of vendors' libraries.
     ``allow_workspace``: memory of torch's allocator that outlives a call's results.
     ``allow_global_state``: changes of the process, such as torch's flags, threads, the environment.
+    ``secret_shapes``: the operator takes any ``shape`` like those of the core cases, so unseen ones count.
     """
 
     functional: bool = True
@@ -88,10 +89,16 @@ class Contract(Record, frozen=True, kw_only=True):
     allow_library_calls: bool = True
     allow_workspace: bool = True
     allow_global_state: bool = False
+    secret_shapes: bool = True
 
 
 # These came later: a card that leaves them at their defaults keeps the suite hash that it had.
-_LATER_RULES: tuple[str, ...] = ("allow_library_calls", "allow_workspace", "allow_global_state")
+_LATER_RULES: tuple[str, ...] = (
+    "allow_library_calls",
+    "allow_workspace",
+    "allow_global_state",
+    "secret_shapes",
+)
 
 
 class PowersOfTwo(Record, frozen=True, kw_only=True):
