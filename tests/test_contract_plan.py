@@ -8,7 +8,7 @@ from mini_kv.core import protocol as p
 from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract, TaskCard, Tolerance
 from mini_kv.core.results import Status
 from mini_kv.core.tensors import Argument, ScalarArg, TensorSpec, contiguous_strides, element_count
-from mini_kv.correctness.contract import Question, Sample, _grade, joined, dynamic_samples, plan_questions
+from mini_kv.correctness.contract import Question, Sample, _grade, dynamic_samples, joined, plan_questions
 from mini_kv.system.workers import Answer
 
 

@@ -199,7 +199,7 @@ def test_a_reference_that_cannot_be_imported_is_the_users_to_mend(
     nursery: Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = "reply = p.Failed(code='ModuleNotFoundError', message='no a')"
-    with pytest.raises(ConfigurationError, match="a:b.*ModuleNotFoundError: no a") as caught:
+    with pytest.raises(ConfigurationError, match=r"a:b.*ModuleNotFoundError: no a") as caught:
         oracle(nursery, monkeypatch, {"oracle/load_reference": fault}).load(REFERENCE)
     assert caught.value.code == "REFERENCE_NOT_IMPORTABLE"
 
@@ -216,7 +216,7 @@ def test_a_lost_oracle_is_raised_with_its_last_words(
     nursery: Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = f"print('last words', flush=True); {CRASH}"
-    with pytest.raises(InternalError, match="SIGSEGV.*last words") as caught:
+    with pytest.raises(InternalError, match=r"SIGSEGV.*last words") as caught:
         oracle(nursery, monkeypatch, {"oracle/drop_timing": fault}).ask(WORK, timeout_s=20.0)
     assert caught.value.code == "ORACLE_LOST"
 
