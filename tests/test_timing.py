@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from typing import Any
 
 import pytest
@@ -200,3 +201,11 @@ def test_calls_are_timed_without_gradients() -> None:
     cases.prepare("a", notes, SETS)
     cases.answer(time_batch())
     assert not any(recorded)
+
+
+@pytest.mark.parametrize(("kept_at", "position"), [(0.0, 0), (0.5, 2), (0.999, 3), (1.0, 3)])
+def test_kept_output_is_that_of_the_call_which_the_judge_drew(kept_at: float, position: int) -> None:
+    calls = itertools.count()
+    options = {"warmup": 1, "iterations": 3, "calls_per_sample": 4, "cache": "hot", "kept_at": kept_at}
+    taken = CpuTimer().batch(lambda *_: next(calls), SETS, **options)  # type: ignore[arg-type]
+    assert taken.outputs == {sample: 1 + 4 * sample + position for sample in range(3)}

@@ -188,16 +188,20 @@ def take_repeats(
     for repeat in range(subject.card.benchmark.repeats):
         sides = (REFERENCE, CANDIDATE) if repeat % 2 == 0 else (CANDIDATE, REFERENCE)
         for side in sides:
-            timed = take_batch(subject, case, side, taken[side])
+            kept_at = subject.chooser.random()
+            timed = take_batch(subject, case, side, taken[side], kept_at)
             taken[side].add(timed)
             order.append(side)
             if side == CANDIDATE:
-                caught.append(catch_output(subject, case, timed, sets))
+                caught.append(catch_output(subject, case, timed, sets, kept_at))
     return taken, caught
 
 
-def take_batch(subject: TimedSubject, case: Case, side: str, so_far: Taken) -> p.Timed:
-    """Take one batch of the plan's samples of the candidate or the reference; raises :class:`CaseLost`."""
+def take_batch(subject: TimedSubject, case: Case, side: str, so_far: Taken, kept_at: float = 1.0) -> p.Timed:
+    """Take one batch of the plan's samples of the candidate or the reference; raises :class:`CaseLost`.
+
+    ``kept_at`` draws the call of each sample whose output is kept (0 the first, 1 the last).
+    """
     plan = subject.card.benchmark
     # A GPU has run the other process since this side's last batch; a CPU has only to be woken.
     again = subject.device == "cpu" and bool(so_far.samples_us)
@@ -207,6 +211,7 @@ def take_batch(subject: TimedSubject, case: Case, side: str, so_far: Taken) -> p
         iterations=plan.iterations,
         calls_per_sample=so_far.calls_per_sample,
         cache=plan.cache,
+        kept_at=kept_at,
     )
     timeout_s = subject.timeout_s * 10.0
     if side == REFERENCE:
@@ -240,7 +245,9 @@ def transcript_fault(timed: p.Timed, iterations: int, calls_per_sample: int) -> 
     return None
 
 
-def catch_output(subject: TimedSubject, case: Case, timed: p.Timed, sets: Sets) -> Caught:
+def catch_output(
+    subject: TimedSubject, case: Case, timed: p.Timed, sets: Sets, kept_at: float = 1.0
+) -> Caught:
     """Copy out the result of one of the candidate's calls that were just timed; raises :class:`CaseLost`."""
     # Which call is looked at is drawn only after all of them have been made.
     sample = subject.chooser.choice(timed.kept)
@@ -252,8 +259,9 @@ def catch_output(subject: TimedSubject, case: Case, timed: p.Timed, sets: Sets) 
     )
     reply = expect_reply(outcome, p.TimedOutput)
     assert isinstance(outcome, Answer)
-    last_call = (sample + 1) * timed.calls_per_sample - 1
-    return Caught(argument_set=last_call % len(sets.keys), outputs=reply, payloads=outcome.payloads)
+    calls = timed.calls_per_sample
+    kept = sample * calls + p.kept_call(kept_at, calls)
+    return Caught(argument_set=kept % len(sets.keys), outputs=reply, payloads=outcome.payloads)
 
 
 _R = TypeVar("_R", p.Timed, p.TimedOutput, p.TimedInputs, p.KernelsWitnessed, p.Done)

@@ -171,7 +171,8 @@ def _take_repeats(
             continue
         name: PairName = "a" if side == "a" else "b"
         with _blamed_on(name):
-            batch = take_batch(sides[name], case, CANDIDATE, taken[name])
+            kept_at = sides[name].chooser.random()
+            batch = take_batch(sides[name], case, CANDIDATE, taken[name], kept_at)
             taken[name].add(batch)
-            caught[name].append(catch_output(sides[name], case, batch, timed[name].sets))
+            caught[name].append(catch_output(sides[name], case, batch, timed[name].sets, kept_at))
     return taken, caught

@@ -51,13 +51,22 @@ class PrepareTiming(Record, frozen=True, kw_only=True, tag="prepare_timing"):
 
 
 class TimeBatch(Record, frozen=True, kw_only=True, tag="time_batch"):
-    """Take ``iterations`` samples of the prepared case after ``warmup`` untimed calls."""
+    """Take ``iterations`` samples of the prepared case after ``warmup`` untimed calls.
+
+    ``kept_at`` says how far into a sample (0 first, 1 last) the call stands whose output is kept.
+    """
 
     case_id: str
     warmup: int
     iterations: int
     calls_per_sample: int
     cache: Literal["cold", "hot"]
+    kept_at: Annotated[float, Meta(ge=0.0, le=1.0)] = 1.0
+
+
+def kept_call(kept_at: float, calls_per_sample: int) -> int:
+    """Return the position within a sample, from 0, of the call whose output is kept."""
+    return min(int(kept_at * calls_per_sample), calls_per_sample - 1)
 
 
 class WitnessKernels(Record, frozen=True, kw_only=True, tag="witness_kernels"):

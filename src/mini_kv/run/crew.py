@@ -115,7 +115,9 @@ def fresh_candidate(nursery: Nursery, inputs: RunInputs) -> CandidateSeat:
 
 def fresh_contract(nursery: Nursery, inputs: RunInputs) -> CandidateSeat:
     """Start a contract worker: it runs beside the candidate's, so it gets one thread."""
-    return CandidateSeat(nursery, p.Hello(device=inputs.device, threads=1), "contract")
+    # Only opcheck needs the imports that a "contract" worker makes beforehand, for seconds.
+    role = "contract" if inputs.card.card.contract.opcheck else "candidate"
+    return CandidateSeat(nursery, p.Hello(device=inputs.device, threads=1), role)
 
 
 # --------------------------------------------------------------------------- loading

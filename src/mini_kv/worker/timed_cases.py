@@ -37,6 +37,7 @@ class _Prepared:
     repeats: Repeats
     outputs: dict[int, object] = field(default_factory=dict)
     calls_per_sample: int = 1
+    kept_at: float = 1.0
 
 
 class TimedCases:
@@ -93,10 +94,12 @@ class TimedCases:
                 iterations=request.iterations,
                 calls_per_sample=request.calls_per_sample,
                 cache=request.cache,
+                kept_at=request.kept_at,
             )
         if self._keeps_outputs:
             case.outputs.update(batch.outputs)
         case.calls_per_sample = batch.calls_per_sample
+        case.kept_at = request.kept_at
         return p.Timed(
             samples_us=batch.samples_us,
             launch_exposed=batch.launch_exposed,
@@ -127,8 +130,8 @@ class TimedCases:
 
     def _fetch(self, request: p.FetchTimedOutput) -> tuple[p.Reply, Sequence[Payload]]:
         case = self._cases[request.case_id]
-        # The last call of a sample is the one whose result was kept.
-        position = (request.sample + 1) * case.calls_per_sample - 1
+        calls = case.calls_per_sample
+        position = request.sample * calls + p.kept_call(case.kept_at, calls)
         used = position % len(case.sets)
         outputs, payloads = describe_outputs(as_outputs(case.outputs[request.sample]), case.sets[used])
         # A card that sweeps many shapes would otherwise hold gigabytes for each until the last was timed.
