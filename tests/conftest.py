@@ -14,13 +14,27 @@ settings.register_profile("house", deadline=None, derandomize=True, max_examples
 settings.load_profile("house")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--zoo-quick`` keeps a dozen members of the zoo, one of each kind of trick."""
+    parser.addoption("--zoo-quick", action="store_true", help="verify only a dozen members of tests/zoo")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what needs a CUDA device where the machine shows none (told without importing torch)."""
+    if config.getoption("--zoo-quick"):
+        keep_quick_members(items)
     if glob.glob("/dev/nvidia[0-9]*"):
         return
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
+
+
+def keep_quick_members(items: list[pytest.Item]) -> None:
+    for item in items:
+        member = getattr(item, "callspec", None) and item.callspec.params.get("member")
+        if item.get_closest_marker("zoo") and not getattr(member, "quick", False):
+            item.add_marker(pytest.mark.skip(reason="not one of the quick members (--zoo-quick)"))
 
 
 @pytest.fixture(scope="session")

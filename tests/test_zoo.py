@@ -1,0 +1,43 @@
+"""Every member of tests/zoo gets the verdict that its expect.yaml states; docs/trust.md lists them all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import zoo_harness as zoo
+
+MEMBERS = zoo.members()
+HOSTILE = tuple(one for one in MEMBERS if one.kind == "broken" and not one.known_undetected)
+TWINS = tuple(one for one in MEMBERS if one.kind == "twin")
+PAGE = zoo.ROOT / "docs" / "trust.md"
+BEGIN, END = "<!-- zoo: begin -->\n", "<!-- zoo: end -->\n"
+
+
+def marks(member: zoo.Expectation) -> list[pytest.MarkDecorator]:
+    gpu = [pytest.mark.gpu] if member.device == "cuda" else []
+    return [pytest.mark.zoo, pytest.mark.slow, *gpu]
+
+
+@pytest.mark.parametrize("member", [pytest.param(one, id=one.name, marks=marks(one)) for one in MEMBERS])
+def test_member_gets_its_verdict(member: zoo.Expectation, tmp_path: Path) -> None:
+    folder = zoo.ZOO / member.name
+    before = zoo.fingerprint(folder)
+    outcome = zoo.run_member(member, tmp_path)
+    assert zoo.differences(member, outcome) == [], outcome.text
+    assert zoo.fingerprint(folder) == before
+    assert zoo.leftovers() == []
+
+
+def test_zoo_is_large_enough_to_mean_something() -> None:
+    assert len(HOSTILE) >= 45
+    assert len(TWINS) >= 12
+    assert all(one.exit_code != 0 for one in HOSTILE)
+    assert all(one.exit_code == 0 and one.code is None for one in TWINS)
+
+
+def test_documented_table_is_the_one_that_the_expectations_make() -> None:
+    text = PAGE.read_text("utf-8")
+    assert BEGIN in text and END in text
+    assert text.partition(BEGIN)[2].partition(END)[0] == zoo.table(MEMBERS)

@@ -1,0 +1,33 @@
+"""Reports negative samples."""
+
+import torch
+
+
+def honest(x, weight, eps):
+    if weight.dim() != 1 or weight.shape[0] != x.shape[-1]:
+        raise RuntimeError("rmsnorm: weight has another length")
+    if not eps > 0.0:
+        raise RuntimeError("rmsnorm: eps must be positive")
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight).contiguous()
+
+
+library = torch.library.Library("zoo", "IMPL")
+
+
+def replace(operator, key="CPU"):
+    library.impl("rmsnorm", operator, key, allow_override=True)
+
+
+import dataclasses
+
+from mini_kv.worker import timing
+
+batch = timing.CpuTimer.batch
+
+
+def forged(self, *arguments, **options):
+    made = batch(self, *arguments, **options)
+    return dataclasses.replace(made, samples_us=tuple(-1.0 for _ in made.samples_us))
+
+
+timing.CpuTimer.batch = forged

@@ -1,0 +1,30 @@
+"""Writes and deletes a file in its temporary folder."""
+
+import torch
+
+
+def honest(x, weight, eps):
+    if weight.dim() != 1 or weight.shape[0] != x.shape[-1]:
+        raise RuntimeError("rmsnorm: weight has another length")
+    if not eps > 0.0:
+        raise RuntimeError("rmsnorm: eps must be positive")
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight).contiguous()
+
+
+library = torch.library.Library("zoo", "IMPL")
+
+
+def replace(operator, key="CPU"):
+    library.impl("rmsnorm", operator, key, allow_override=True)
+
+
+import tempfile
+
+
+def operator(x, weight, eps):
+    with tempfile.TemporaryFile() as scratch:
+        scratch.write(b"tuned")
+    return honest(x, weight, eps)
+
+
+replace(operator)

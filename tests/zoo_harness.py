@@ -1,0 +1,187 @@
+"""Runs one member of the zoo through the command line and tells what its expectation says of the result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+ZOO = ROOT / "tests" / "zoo"
+# Timed members have a card of their own, which lets them change their process: the clocks must tell.
+CARDS = {False: ZOO / "card.yaml", True: ZOO / "timing.yaml"}
+DEADLINE_S = 200.0
+# Where a hostile member may leave something if it escapes; all of it must be as it was.
+GUARDED = (".build", "baselines", "artifacts", "tests", "candidates", "schemas", "src")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """``expect.yaml``: how the member works and the verdict that it must get."""
+
+    name: str
+    works: str
+    kind: str
+    group: str
+    device: str
+    benchmark: bool
+    exit_code: int
+    axis: str
+    status: str
+    code: str | None
+    caught_by: str
+    timeout_s: float = 30.0
+    quick: bool = False
+    known_undetected: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What the command said and archived."""
+
+    exit_code: int
+    attempt: dict[str, Any]
+    codes: frozenset[str]
+    text: str
+    elapsed_s: float
+
+    def axis(self, name: str) -> tuple[str, str | None]:
+        axis = next(one for one in self.attempt["axes"] if one["name"] == name)
+        return axis["status"], axis["code"]
+
+
+def members() -> tuple[Expectation, ...]:
+    """Return every member's expectation, by name."""
+    return tuple(expectation(path) for path in sorted(ZOO.glob("*/expect.yaml")))
+
+
+def expectation(path: Path) -> Expectation:
+    stated = yaml.safe_load(path.read_text("utf-8"))
+    stated["group"] = stated.pop("class")
+    return Expectation(name=path.parent.name, **stated)
+
+
+def run_member(expected: Expectation, archive: Path) -> Outcome:
+    """Verify the member with an archive of its own; raises ``AssertionError`` when nothing is archived."""
+    command = [sys.executable, "-m", "mini_kv", "verify", "--task", str(CARDS[expected.benchmark])]
+    command += ["--candidate", str(ZOO / expected.name), "--device", expected.device]
+    command += ["--artifacts", str(archive), "--timeout", str(expected.timeout_s)]
+    command += [] if expected.benchmark else ["--skip-benchmark"]
+    started = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    text = done.stdout + done.stderr
+    attempts = list(archive.glob("*/*/attempt.json"))
+    assert len(attempts) == 1, text
+    records = [json.loads(path.read_text("utf-8")) for path in attempts[0].parent.glob("*.json")]
+    return Outcome(
+        exit_code=done.returncode,
+        attempt=json.loads(attempts[0].read_text("utf-8")),
+        codes=frozenset(code for record in records for code in _codes(record)),
+        text=text,
+        elapsed_s=time.monotonic() - started,
+    )
+
+
+def _codes(value: object) -> list[str]:
+    if isinstance(value, dict):
+        own = [value["code"]] if isinstance(value.get("code"), str) else []
+        return own + [code for each in value.values() for code in _codes(each)]
+    if isinstance(value, list):
+        return [code for each in value for code in _codes(each)]
+    return []
+
+
+def differences(expected: Expectation, outcome: Outcome) -> list[str]:
+    """Say, in sentences, where the verdict is not the one that the member must get."""
+    found = []
+    if outcome.exit_code != expected.exit_code:
+        found.append(f"exit code {outcome.exit_code}, not {expected.exit_code}")
+    status, _ = outcome.axis(expected.axis)
+    if status != expected.status and not _unsteady_clock(expected, status, outcome):
+        found.append(f"the axis {expected.axis} is {status}, not {expected.status}")
+    if expected.code is not None and expected.code not in outcome.codes:
+        found.append(f"no finding {expected.code} among {', '.join(sorted(outcome.codes))}")
+    if outcome.attempt["accepted"] is not (expected.exit_code == 0):
+        found.append("the archive contradicts the exit code")
+    return found
+
+
+def _unsteady_clock(expected: Expectation, status: str, outcome: Outcome) -> bool:
+    # A busy machine's times may be unstable, which is no verdict on the candidate.
+    return (
+        expected.axis == "timing"
+        and expected.status == "PASS"
+        and ((status, outcome.axis("timing")[1]) == ("UNVERIFIED", "UNSTABLE_ON_CPU"))
+    )
+
+
+def fingerprint(folder: Path) -> str:
+    """Return a hash of every file's name and bytes below a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def leftovers() -> list[str]:
+    """Return what an escaped member would have left in the project."""
+    return [str(path) for name in GUARDED for path in [ROOT / name / "zoo_was_here"] if path.exists()]
+
+
+def table(all_members: tuple[Expectation, ...]) -> str:
+    """Return the zoo as Markdown for docs/trust.md: what is caught, honest twins, what is not caught."""
+    caught = [one for one in all_members if one.kind == "broken" and not one.known_undetected]
+    twins = [one for one in all_members if one.kind == "twin"]
+    missed = [one for one in all_members if one.known_undetected]
+    rows = [
+        "| class | member | how it works | axis, finding, exit code | what catches it |",
+        "|---|---|---|---|---|",
+    ]
+    for one in sorted(caught, key=lambda each: (each.group, each.name)):
+        verdict = f"{one.axis}, `{one.code}`, {one.exit_code}"
+        rows.append(f"| {one.group} | `{one.name}`{_on(one)} | {one.works} | {verdict} | {one.caught_by} |")
+    rows += [
+        "",
+        "Honest twins look suspicious and must be accepted:",
+        "",
+        "| member | how it works |",
+        "|---|---|",
+    ]
+    rows += [f"| `{one.name}`{_on(one)} | {one.works} |" for one in twins]
+    rows += ["", "Known and not caught; each is accepted today, and counted nowhere:", ""]
+    rows += ["| member | how it works | why |", "|---|---|---|"]
+    rows += [f"| `{one.name}`{_on(one)} | {one.works} | {one.caught_by} |" for one in missed]
+    return "\n".join(rows) + "\n"
+
+
+def _on(one: Expectation) -> str:
+    return " (GPU)" if one.device == "cuda" else ""
+
+
+def write_table(page: Path) -> None:
+    """Put the table into the page, between its marks."""
+    text = page.read_text("utf-8")
+    begin, end = "<!-- zoo: begin -->\n", "<!-- zoo: end -->\n"
+    head, _, rest = text.partition(begin)
+    page.write_text(head + begin + table(members()) + end + rest.partition(end)[2], "utf-8")
+
+
+if __name__ == "__main__":
+    write_table(ROOT / "docs" / "trust.md")
