@@ -43,14 +43,16 @@ check: setup ## format, lint, types, layers, schemas and committed data; changes
 	run types-tests $(BIN)/mypy $(LOOSER_TYPES) tests; \
 	run layers $(BIN)/lint-imports --no-logo; \
 	run schemas $(BIN)/python scripts/validate_schemas.py; \
-	if (( $${#failed[@]} )); then echo "check: failed: $${failed[*]} ('make fix' mends formatting and schemas)" >&2; exit 1; fi; \
+	run reference $(BIN)/python scripts/generate_reference.py --check; \
+	if (( $${#failed[@]} )); then echo "check: failed: $${failed[*]} ('make fix' mends formatting, schemas and reference)" >&2; exit 1; fi; \
 	echo "check: all passed"
 
-fix: setup ## rewrite what can be: formatting, imports, schemas
+fix: setup ## rewrite what can be: formatting, imports, schemas, reference
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format
 	@$(if $(CANDIDATE_SOURCES),$(BIN)/clang-format -i $(CANDIDATE_SOURCES))
 	@$(BIN)/mini-kv schema --write schemas | { grep -v '^unchanged' || true; }
+	@$(BIN)/python scripts/generate_reference.py
 
 lock: setup ## resolve the requirements again (LOCK_ARGS=--upgrade for the newest releases)
 	@bash scripts/lock.sh $(LOCK_ARGS)

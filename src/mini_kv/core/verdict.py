@@ -30,6 +30,7 @@ TIMING_EXIT_CODES = {
     "INPUT_MUTATED_WHILE_TIMED": ExitCode.CORRECTNESS,
     "LIBRARY_CALL": ExitCode.CORRECTNESS,
     "CLOCK_CONTRADICTS": ExitCode.INTEGRITY,
+    "REPEATED_INPUTS_FASTER": ExitCode.INTEGRITY,
 }
 
 
@@ -197,7 +198,9 @@ def _contract_axis(correctness: Correctness | None) -> Axis:
     illegal = sum(case.kind is CaseKind.ILLEGAL for case in correctness.cases)
     if not asked and not illegal:
         return _axis("contract", Status.SKIPPED, "NOTHING_DEMANDED", "the card demands no contract check")
-    return _axis("contract", Status.PASS, None, f"{len(asked)} checks and {illegal} refusals as demanded")
+    return _axis(
+        "contract", Status.PASS, None, f"{len(asked)} checks, {illegal} illegal inputs refused as demanded"
+    )
 
 
 def _timing_axis(benchmark: Benchmark | None, skipped: bool) -> Axis:

@@ -1,0 +1,1 @@
+"""Parts of scripts/generate_reference.py."""
