@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from mini_kv.benchmark.ceilings import floor_bound_us, peak_bytes_per_us, per_time, percent
+from mini_kv.benchmark.fresh import judge_fresh
 from mini_kv.benchmark.samples import timed_seed
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.witnesses import disagreement, judge_claim
@@ -165,3 +166,14 @@ def test_timed_inputs_follow_from_the_archived_secret_and_differ_by_position() -
     seeds = {timed_seed("00" * 8, position) for position in range(3)} | {timed_seed("11" * 8, 0)}
     assert len(seeds) == 4
     assert all(len(seed) == 16 and int(seed, 16) >= 0 for seed in seeds)
+
+
+@pytest.mark.parametrize(
+    ("fresh_us", "claim_us", "told"),
+    [(60.0, 1.0, True), (22.9, 1.0, False), (95.0, 40.0, False), (float("nan"), 40.0, True)],
+)
+def test_results_that_are_remembered_are_slow_on_fresh_inputs_only(
+    fresh_us: float, claim_us: float, told: bool
+) -> None:
+    codes = [finding.code for finding in judge_fresh(fresh_us, claim_us)]
+    assert codes == (["REPEATED_INPUTS_FASTER"] if told else [])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mini_kv.benchmark.ceilings import floor_bound_us, peak_bytes_per_us, per_time, percent
+from mini_kv.benchmark.fresh import remembers
 from mini_kv.benchmark.intact import check_inputs
 from mini_kv.benchmark.samples import (
     CANDIDATE,
@@ -161,6 +162,7 @@ def _witnessed(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) 
     timed.wrong += judge_timed_kernels(kernels.candidate, subject.card.contract)
     if kernels.candidate is not None:
         timed.wrong += disagreement(candidate, kernels.candidate)
+    timed.wrong += remembers(subject, timed.case, candidate)
     trust, doubts = judge_claim(candidate, outside_us, subject.device, timed.checked, timed.wrong)
     timed.wrong += tuple(doubt for doubt in doubts if doubt.code == "CLOCK_CONTRADICTS")
     findings += [doubt for doubt in doubts if doubt.code != "CLOCK_CONTRADICTS"]

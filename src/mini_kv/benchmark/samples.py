@@ -148,7 +148,7 @@ def hand_over(subject: TimedSubject, case: Case, sets: Sets, payloads: Sequence[
     arguments: list[tuple[Argument, ...]] = []
     first = 0
     for made in sets.made:
-        arguments.append(_shifted(made.arguments, first))
+        arguments.append(shifted(made.arguments, first))
         blobs = [argument.blob for argument in made.arguments if isinstance(argument, TensorSpec)]
         first += max(blobs, default=-1) + 1
     subject.oracle.ask(p.PrepareReferenceTiming(case_id=case.id, keys=sets.keys), timeout_s=300.0)
@@ -170,7 +170,8 @@ def release(subject: TimedSubject, case: Case, sets: Sets) -> None:
         subject.seat.ask(p.DropTiming(case_id=case.id), timeout_s=60.0, max_reply_bytes=0)
 
 
-def _shifted(arguments: Sequence[Argument], by: int) -> tuple[Argument, ...]:
+def shifted(arguments: Sequence[Argument], by: int) -> tuple[Argument, ...]:
+    """Return arguments whose payloads come ``by`` places later."""
     return tuple(
         msgspec.structs.replace(argument, blob=argument.blob + by)
         if isinstance(argument, TensorSpec)

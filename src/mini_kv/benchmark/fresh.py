@@ -1,0 +1,120 @@
+"""Single calls on inputs never seen before: a candidate that remembers results is slow only there.
+
+Timed calls rotate over a few argument sets, so that a look-up by address or by values would pass for a
+fast operator. On the CPU only: a CUDA pilot touches every set, and there a cold time below the memory
+bus is what remembering shows as.
+"""
+
+from __future__ import annotations
+
+from mini_kv.benchmark.samples import (
+    REPLY_SLACK_BYTES,
+    CaseLost,
+    Caught,
+    Sets,
+    TimedSubject,
+    check_outputs,
+    expect_reply,
+    made_output_bytes,
+    shifted,
+    timed_seed,
+    transcript_fault,
+)
+from mini_kv.core import protocol as p
+from mini_kv.core.card import Case
+from mini_kv.core.results import Finding, Series
+from mini_kv.core.tensors import Argument
+from mini_kv.system.workers import Answer
+
+FRESH_SETS = 5
+_FIRST_SEED = 1_000  # far from the rotating sets' positions
+# A first call meets cold caches: an honest one takes up to about twice its time, and a remembered one far
+# more than ten times. The fastest of several counts, so that a busy machine accuses nobody.
+FRESH_FACTOR = 3.0
+FRESH_SLACK_US = 20.0
+
+
+def remembers(subject: TimedSubject, case: Case, candidate: Series) -> tuple[Finding, ...]:
+    """Time one call on each of a few fresh argument sets, check one of them; return what is wrong.
+
+    Raises :class:`CaseLost` where the candidate gives no answer.
+    """
+    if subject.device != "cpu":
+        return ()
+    fresh_id = f"{case.id}/fresh"
+    sets, arguments, payloads = _make(subject, case)
+    if not sets.keys:
+        return ()
+    try:
+        prepare = p.PrepareTiming(case_id=fresh_id, argument_sets=arguments)
+        done = subject.seat.ask(prepare, payloads, timeout_s=300.0, max_reply_bytes=0)
+        expect_reply(done, p.Done)
+        request = p.TimeBatch(
+            case_id=fresh_id,
+            warmup=1,
+            iterations=len(sets.keys),
+            calls_per_sample=1,
+            cache=subject.card.benchmark.cache,
+        )
+        outcome = subject.seat.ask(request, timeout_s=subject.timeout_s, max_reply_bytes=0)
+        timed = expect_reply(outcome, p.Timed)
+        fault = transcript_fault(timed, request.iterations, 1)
+        if fault is not None:
+            raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=fault))
+        wrong = check_outputs(subject, sets, (_catch(subject, fresh_id, timed, sets),))
+        # The first set was met once more by the warm-up call.
+        return wrong or judge_fresh(min(timed.samples_us[1:]), candidate.p50_us)
+    finally:
+        for key in sets.keys:
+            subject.oracle.ask(p.Forget(key=key), timeout_s=60.0)
+        if subject.seat.occupied:
+            subject.seat.ask(p.DropTiming(case_id=fresh_id), timeout_s=60.0, max_reply_bytes=0)
+
+
+def judge_fresh(fresh_us: float, claim_us: float) -> tuple[Finding, ...]:
+    """Hold the fastest call on fresh inputs against the P50 on rotating ones. Pure; NaN is a fault."""
+    limit_us = FRESH_FACTOR * claim_us + FRESH_SLACK_US
+    if fresh_us <= limit_us:
+        return ()
+    return (
+        Finding(
+            code="REPEATED_INPUTS_FASTER",
+            message=f"a call on inputs never seen before takes {fresh_us:.2f} us at best; {claim_us:.2f} us "
+            f"where inputs return (at most {limit_us:.2f} us would be cold caches): results are remembered",
+        ),
+    )
+
+
+def _make(
+    subject: TimedSubject, case: Case
+) -> tuple[Sets, tuple[tuple[Argument, ...], ...], list[bytearray]]:
+    made: list[p.CaseMade] = []
+    arguments: list[tuple[Argument, ...]] = []
+    payloads: list[bytearray] = []
+    keys: list[str] = []
+    for position in range(FRESH_SETS):
+        seed = timed_seed(subject.secret_seeds[case.id], _FIRST_SEED + position)
+        key = f"fresh/{case.id}/{position}"
+        request = p.MakeCase(key=key, params=case.params, seed=seed, expect_values=True)
+        answer = subject.oracle.ask(request, timeout_s=300.0)
+        if not isinstance(answer.reply, p.CaseMade):
+            continue  # these parameters were made before: the card's fault, if any, is known by now
+        arguments.append(shifted(answer.reply.arguments, len(payloads)))
+        made.append(answer.reply)
+        keys.append(key)
+        payloads += answer.payloads
+    if len(keys) < 2:
+        return Sets(made=(), keys=(), storages=()), (), []
+    return Sets(made=tuple(made), keys=tuple(keys), storages=()), tuple(arguments), payloads
+
+
+def _catch(subject: TimedSubject, fresh_id: str, timed: p.Timed, sets: Sets) -> Caught:
+    sample = subject.chooser.choice(timed.kept)
+    outcome = subject.seat.ask(
+        p.FetchTimedOutput(case_id=fresh_id, sample=sample),
+        timeout_s=subject.timeout_s,
+        max_reply_bytes=2 * made_output_bytes(sets.made[0]) + REPLY_SLACK_BYTES,
+    )
+    reply = expect_reply(outcome, p.TimedOutput)
+    assert isinstance(outcome, Answer)
+    return Caught(argument_set=sample % len(sets.keys), outputs=reply, payloads=outcome.payloads)
