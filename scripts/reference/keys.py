@@ -85,10 +85,10 @@ CONTRACT_KEYS: Mapping[str, str] = types.MappingProxyType(
         "gradcheck": "`torch.autograd.gradcheck` passes in float64",
         "deterministic": "two runs with differently filled memory agree bitwise",
         "streams": "on CUDA: the current stream, CUDA graphs and a second GPU where there is one",
-        "secret_shapes": "three more core cases a run, of shapes that nobody knows before it",
         "allow_library_calls": "PyTorch's computing operators and vendors' kernels may be called",
         "allow_workspace": "memory of torch's allocator may outlive a call's results",
         "allow_global_state": "torch's flags, threads and the environment may be changed",
+        "secret_shapes": "three more core cases a run, of shapes that nobody knows before it",
     }
 )
 
