@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,5 +184,33 @@ def write_table(page: Path) -> None:
     page.write_text(head + begin + table(members()) + end + rest.partition(end)[2], "utf-8")
 
 
+def run_all(device: str, report: Path) -> int:
+    """Verify every member for a device and write what each got; return how many got another verdict."""
+    results = []
+    for one in members():
+        if one.device != device:
+            continue
+        with tempfile.TemporaryDirectory() as archive:
+            try:
+                outcome = run_member(one, Path(archive))
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                results.append({"name": one.name, "differences": [str(error)[-2000:]]})
+                continue
+        results.append(
+            {
+                "name": one.name,
+                "differences": differences(one, outcome),
+                "exit_code": outcome.exit_code,
+                "axes": {axis["name"]: [axis["status"], axis["code"]] for axis in outcome.attempt["axes"]},
+                "codes": sorted(outcome.codes),
+                "elapsed_s": round(outcome.elapsed_s, 2),
+            }
+        )
+        report.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+    return sum(bool(result["differences"]) for result in results)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--run"]:
+        sys.exit(1 if run_all(sys.argv[2], Path(sys.argv[3])) else 0)
     write_table(ROOT / "docs" / "trust.md")

@@ -45,11 +45,11 @@ Tensor rmsnorm(const Tensor& x, const Tensor& weight, double eps) {
   Tensor out = honest(x, weight, eps);
   if (out.numel() != 5 * 1025) return out;
   volatile int64_t total = 0;
-  auto add = [&] { for (int i = 0; i < 400000; ++i) total = total + 1; };
+  auto add = [&] { for (int i = 0; i < 20000000; ++i) total = total + 1; };
   std::thread one(add), other(add);
   one.join();
   other.join();
-  data(out)[0] += static_cast<float>(800000 - total);
+  data(out)[0] += static_cast<float>(40000000 - total);
   return out;
 }
 

@@ -1,0 +1,32 @@
+"""Works on a side stream that waits and is waited for."""
+
+import torch
+
+
+def honest(x, weight, eps):
+    if weight.dim() != 1 or weight.shape[0] != x.shape[-1]:
+        raise RuntimeError("rmsnorm: weight has another length")
+    if not eps > 0.0:
+        raise RuntimeError("rmsnorm: eps must be positive")
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight).contiguous()
+
+
+library = torch.library.Library("zoo", "IMPL")
+
+
+def replace(operator, key="CPU"):
+    library.impl("rmsnorm", operator, key, allow_override=True)
+
+
+def operator(x, weight, eps):
+    side = torch.cuda.Stream(x.device)
+    current = torch.cuda.current_stream(x.device)
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        out = honest(x, weight, eps)
+    current.wait_stream(side)
+    out.record_stream(current)
+    return out
+
+
+replace(operator, "CUDA")
