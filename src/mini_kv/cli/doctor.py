@@ -17,16 +17,32 @@ EXAMPLE = "mini-kv doctor --json"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's own options."""
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument(
+        "--self-test",
+        action="store_true",
+        help="verify shipped candidates whose verdicts are known (half a minute)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings; 0 when at least CPU verification works here, else 2."""
+    if arguments.self_test:
+        return _self_test()
     doctor = examine(Path.cwd(), os.environ)
     if arguments.json:
         sys.stdout.write(to_json(doctor).decode("utf-8"))
     else:
         print(render(doctor))
     return ExitCode.ACCEPTED if doctor.can_verify else ExitCode.CONFIGURATION
+
+
+def _self_test() -> int:
+    from mini_kv.cli import self_test
+
+    results = self_test.self_test()
+    print(self_test.render(results))
+    passed = all(one.fault is None for one in results)
+    return ExitCode.ACCEPTED if passed else ExitCode.INTEGRITY
 
 
 def render(doctor: Doctor) -> str:
