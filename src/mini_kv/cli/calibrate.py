@@ -56,7 +56,8 @@ def _check(arguments: argparse.Namespace) -> None:
     for option, path in (("--output", arguments.output), ("--plot", arguments.plot)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ConfigurationError(
-                "USAGE", f"{option} {path}: the folder does not exist or this is a folder"
+                "USAGE",
+                f"{option} {path} cannot be written: its folder does not exist, or it is a folder itself",
             )
     if arguments.plot is not None:
         _pyplot()

@@ -86,7 +86,7 @@ def _check(arguments: argparse.Namespace) -> None:
     given = len(arguments.candidate)
     if given != 2:
         raise ConfigurationError(
-            "USAGE", f"--candidate is to be given twice, for A and for B; it was {given}"
+            "USAGE", f"--candidate is to be given twice, for A and for B, not {given} time(s)"
         )
     if not 2 <= arguments.pairs <= MAX_PAIRS:
         raise ConfigurationError("USAGE", f"--pairs takes 2 to {MAX_PAIRS}, not {arguments.pairs}")
