@@ -224,6 +224,7 @@ class Candidate:
     def __init__(self) -> None:
         self.sets: dict[str, list[bytearray]] = {}
         self.kept: dict[str, bytes] = {}
+        self.last: dict[str, tuple[int, float]] = {}
 
     def answer(  # noqa: PLR0911 - one a request
         self, request: p.Request, payloads: Sequence[bytearray]
@@ -248,14 +249,17 @@ class Candidate:
                 self.sets[request.case_id] = list(payloads)
                 return p.Done(), []
             case p.TimeBatch():
-                return timed(request, 10.0), []
+                reply = timed(request, 10.0)
+                self.last[request.case_id] = (reply.calls_per_sample, request.kept_at)
+                return reply, []
             case p.Recall():
                 return p.Recalled(), [self.kept[name] for name in request.kept]
             case p.FetchTimedInputs():
                 return p.TimedInputs(), [self.sets[request.case_id][request.argument_set]]
             case p.FetchTimedOutput():
                 sets = self.sets[request.case_id]
-                used = ((request.sample + 1) * 4 - 1) % len(sets)
+                calls, kept_at = self.last[request.case_id]
+                used = (request.sample * calls + p.kept_call(kept_at, calls)) % len(sets)
                 raw = doubled(sets[used])
                 return p.TimedOutput(argument_set=used, outputs=(output_spec(len(raw) // 4),)), [raw]
             case _:

@@ -29,8 +29,12 @@ TENSOR = TensorSpec(
 REQUESTS: list[p.Request] = [
     p.Hello(device="cuda", threads=4),
     p.Shutdown(),
-    p.RunCase(key="k", arguments=(TENSOR, ScalarArg(special="-inf"), AbsentArg()), poison=255, poison_bytes=(4,)),
-    p.MakeCase(key="k/1", params={"shape": (1, 2), "eps": 1e-6, "flag": True}, seed="00ff", expect_values=True),
+    p.RunCase(
+        key="k", arguments=(TENSOR, ScalarArg(special="-inf"), AbsentArg()), poison=255, poison_bytes=(4,)
+    ),
+    p.MakeCase(
+        key="k/1", params={"shape": (1, 2), "eps": 1e-6, "flag": True}, seed="00ff", expect_values=True
+    ),
     p.LoadReference(
         reference="a:b", input_factory="a:c", tolerances={"float32": Tolerance(rtol=1e-6, atol=3e-45)}
     ),
@@ -41,7 +45,14 @@ REPLIES: list[p.Reply] = [
     p.Failed(code="X", message="\u00b5s \ud7ff \U0001f600"),
     p.Raised(types=("RuntimeError",), message="", device_lost=False),
     p.ContractAnswer(results={"gradcheck": None, "opcheck.test_schema": "no"}),
-    p.Timed(samples_us=(1.5, 1e-310), launch_exposed=(0,), kept=(1,), calls_per_sample=1, floor_us=0.0, tick_us=0.1),
+    p.Timed(
+        samples_us=(1.5, 1e-310),
+        launch_exposed=(0,),
+        kept=(1,),
+        calls_per_sample=1,
+        floor_us=0.0,
+        tick_us=0.1,
+    ),
 ]
 
 
@@ -104,15 +115,20 @@ def test_any_bytes_are_a_message_or_a_protocol_error(raw: bytes) -> None:
         assert isinstance(message, (*get_args(p.Request), *get_args(p.Reply)))
 
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+)
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
 )
 TAGS = st.sampled_from([str(kind.__struct_config__.tag) for kind in get_args(p.Reply)])
 
 
 @given(TAGS, st.dictionaries(st.sampled_from(["types", "message", "outputs", "input_blobs", "kept"]), VALUES))
-def test_documents_with_a_known_tag_and_odd_fields_are_refused_or_sound(tag: str, fields: dict[str, Any]) -> None:
+def test_documents_with_a_known_tag_and_odd_fields_are_refused_or_sound(
+    tag: str, fields: dict[str, Any]
+) -> None:
     raw = msgspec.json.encode({"type": tag, **fields})
     try:
         reply = p.decode_reply(raw)

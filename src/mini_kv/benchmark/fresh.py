@@ -49,26 +49,38 @@ def remembers(subject: TimedSubject, case: Case, candidate: Series) -> tuple[Fin
         prepare = p.PrepareTiming(case_id=fresh_id, argument_sets=arguments)
         done = subject.seat.ask(prepare, payloads, timeout_s=300.0, max_reply_bytes=0)
         expect_reply(done, p.Done)
-        request = p.TimeBatch(
-            case_id=fresh_id,
-            warmup=1,
-            iterations=len(sets.keys),
-            calls_per_sample=1,
-            cache=subject.card.benchmark.cache,
-        )
-        outcome = subject.seat.ask(request, timeout_s=subject.timeout_s, max_reply_bytes=0)
-        timed = expect_reply(outcome, p.Timed)
-        fault = transcript_fault(timed, request.iterations, 1)
-        if fault is not None:
-            raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=fault))
-        wrong = check_outputs(subject, sets, (_catch(subject, fresh_id, timed, sets),))
-        # The first set was met once more by the warm-up call.
-        return wrong or judge_fresh(min(timed.samples_us[1:]), candidate.p50_us)
-    finally:
-        for key in sets.keys:
-            subject.oracle.ask(p.Forget(key=key), timeout_s=60.0)
-        if subject.seat.occupied:
-            subject.seat.ask(p.DropTiming(case_id=fresh_id), timeout_s=60.0, max_reply_bytes=0)
+        found = _time_fresh(subject, fresh_id, sets, candidate)
+    except CaseLost:
+        _release(subject, fresh_id, sets)
+        raise
+    # Not after Ctrl-C or a lost oracle: nobody would answer, or only when the running batch has ended.
+    _release(subject, fresh_id, sets)
+    return found
+
+
+def _time_fresh(subject: TimedSubject, fresh_id: str, sets: Sets, candidate: Series) -> tuple[Finding, ...]:
+    request = p.TimeBatch(
+        case_id=fresh_id,
+        warmup=1,
+        iterations=len(sets.keys),
+        calls_per_sample=1,
+        cache=subject.card.benchmark.cache,
+    )
+    outcome = subject.seat.ask(request, timeout_s=subject.timeout_s, max_reply_bytes=0)
+    timed = expect_reply(outcome, p.Timed)
+    fault = transcript_fault(timed, request.iterations, 1)
+    if fault is not None:
+        raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=fault))
+    wrong = check_outputs(subject, sets, (_catch(subject, fresh_id, timed, sets),))
+    # The first set was met once more by the warm-up call.
+    return wrong or judge_fresh(min(timed.samples_us[1:]), candidate.p50_us)
+
+
+def _release(subject: TimedSubject, fresh_id: str, sets: Sets) -> None:
+    for key in sets.keys:
+        subject.oracle.ask(p.Forget(key=key), timeout_s=60.0)
+    if subject.seat.occupied:
+        subject.seat.ask(p.DropTiming(case_id=fresh_id), timeout_s=60.0, max_reply_bytes=0)
 
 
 def judge_fresh(fresh_us: float, claim_us: float) -> tuple[Finding, ...]:
