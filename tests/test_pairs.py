@@ -45,7 +45,8 @@ class FakeSeat:
                     blob=0,
                 )
                 return _answer(p.TimedOutput(argument_set=0, outputs=(spec,)))
-        return _answer(p.Done())
+            case _:
+                return _answer(p.Done())
 
     def _time(self, message: p.TimeBatch) -> Answer | Lost:
         if "lost" in self.faults:

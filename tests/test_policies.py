@@ -25,7 +25,8 @@ def trace(
     timed = probe_case("timed", mode, kind=CaseKind.BENCHMARK, shape=(64, 65))
     subject = probe_subject(probe_card(core, timed, contract=contract))
     samples = collect_samples(subject.card, subject.oracle)
-    return run_trace(subject.card, subject.manifest, samples, seat or candidate_seat(), load)
+    seated: Any = seat or candidate_seat()
+    return run_trace(subject.card, subject.manifest, samples, seated, load)
 
 
 def test_an_honest_candidate_allocates_and_computes_itself() -> None:

@@ -186,7 +186,7 @@ def write_table(page: Path) -> None:
 
 def run_all(device: str, report: Path) -> int:
     """Verify every member for a device and write what each got; return how many got another verdict."""
-    results = []
+    results: list[dict[str, Any]] = []
     for one in members():
         if one.device != device:
             continue
