@@ -18,7 +18,7 @@ LOOSER_TYPES := --implicit-reexport --allow-untyped-defs --allow-incomplete-defs
 	--no-warn-unused-ignores \
 	--cache-dir .mypy_cache/tests
 
-.PHONY: help setup demo test check fix lock bench clean
+.PHONY: help setup demo test zoo check fix lock bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,7 +30,10 @@ demo: setup ## verify one shipped candidate from end to end (TASK=tasks/rmsnorm.
 	@$(BIN)/mini-kv verify --task $(TASK)
 
 test: setup ## run the tests (PYTEST_ARGS="-k name", JOBS=4)
-	@$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --zoo-quick $(PYTEST_ARGS)
+
+zoo: setup ## run every hostile candidate and every honest twin of tests/zoo
+	@$(BIN)/python -m pytest -n $(JOBS) -m zoo $(PYTEST_ARGS)
 
 # Every check runs, whatever an earlier one found: one run shows all there is to mend.
 check: setup ## format, lint, types, layers, schemas and committed data; changes nothing
