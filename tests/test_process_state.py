@@ -116,8 +116,10 @@ def test_an_overridden_kernel_of_torchs_own_is_a_fault() -> None:
 
 def test_the_probe_leaves_its_process_as_it_was() -> None:
     run_cases(probe_subject(probe_card(probe_case("a", 0))), silent)
-    changes, check = check_state(candidate_seat(), Contract())  # type: ignore[arg-type]
-    assert (check.status, check.code) == (Status.PASS, None), changes
+    changes, _ = check_state(candidate_seat(), Contract())  # type: ignore[arg-type]
+    # The probe lives in pytest's process, and pytest itself notes there which test is running.
+    pytests_own = "environment.PYTEST_CURRENT_TEST"
+    assert [one for one in changes if not one.remark and one.name != pytests_own] == []
     assert any(change.name.startswith("libraries.") for change in changes)
 
 

@@ -127,11 +127,20 @@ def exclusive_lock(path: Path, timeout_s: float) -> Iterator[bool]:
     behind never blocks. The file itself stays: deleting it would let two processes lock two files of
     one name. Waiters poll (``flock`` has no deadline of its own), at most 20 ms late.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    descriptor = _open_lock(path)
     try:
         yield _lock_before(descriptor, time.monotonic() + timeout_s)
     finally:
         os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int:
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
+    except PermissionError:
+        # Another user made it: a lock needs no more than the right to read.
+        return os.open(path, os.O_RDONLY | flags)
 
 
 def _lock_before(descriptor: int, deadline: float) -> bool:
