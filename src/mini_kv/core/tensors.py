@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -85,3 +86,12 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(extent, 1)
     return tuple(reversed(strides))
+
+
+def input_bytes(arguments: Sequence[Argument]) -> int:
+    """Return the elements' bytes of all tensor arguments: the size by which inputs are ordered."""
+    return sum(
+        element_count(argument.shape) * ITEM_SIZE_BYTES.get(argument.dtype, 8)
+        for argument in arguments
+        if isinstance(argument, TensorSpec)
+    )

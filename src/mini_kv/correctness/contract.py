@@ -13,9 +13,8 @@ from mini_kv.core.canonical import fixed_seed
 from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import ContractCheck, Finding, Status
-from mini_kv.core.tensors import Argument, TensorSpec, contiguous_strides, element_count
+from mini_kv.core.tensors import Argument, TensorSpec, contiguous_strides, element_count, input_bytes
 from mini_kv.correctness.cases import seed_text
-from mini_kv.correctness.grading import input_bytes
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost
 

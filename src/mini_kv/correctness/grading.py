@@ -38,15 +38,6 @@ def describe_argument(argument: Argument) -> str:
             return f"{text} on {argument.device}"
 
 
-def input_bytes(arguments: Sequence[Argument]) -> int:
-    """Return the elements' bytes of all tensor arguments: the size by which inputs are ordered."""
-    return sum(
-        element_count(argument.shape) * ITEM_SIZE_BYTES.get(argument.dtype, 8)
-        for argument in arguments
-        if isinstance(argument, TensorSpec)
-    )
-
-
 def output_bytes(expected: p.ExpectedOutput) -> int:
     """Return the bytes of one expected output."""
     return element_count(expected.shape) * ITEM_SIZE_BYTES[expected.dtype]
