@@ -38,7 +38,10 @@ _FLAGS: dict[str, Callable[[], object]] = {
     "interop_threads": torch.get_num_interop_threads,
     "initial_seed": torch.initial_seed,
 }
-_STATUS_LINES = ("SigBlk", "SigIgn", "SigCgt", "Umask")
+_SIGNALS = ("SigBlk", "SigIgn", "SigCgt")
+_STATUS_LINES = (*_SIGNALS, "Umask")
+# Signals 32 and 33 (bits 31 and 32): glibc's SIGCANCEL and SIGSETXID, which it keeps to itself.
+_LIBRARY_SIGNALS = 0b11 << 31
 _PLACE = "registered at "
 
 
@@ -163,4 +166,12 @@ def _files() -> dict[str, str]:
 def _status() -> dict[str, str]:
     lines = Path("/proc/self/status").read_text("utf-8", "replace").splitlines()
     pairs = [line.partition(":") for line in lines]
-    return {f"process.{name}": value.strip() for name, _, value in pairs if name in _STATUS_LINES}
+    found = {name: value.strip() for name, _, value in pairs if name in _STATUS_LINES}
+    return {
+        f"process.{name}": _own_signals(value) if name in _SIGNALS else value for name, value in found.items()
+    }
+
+
+def _own_signals(mask: str) -> str:
+    # The C library catches two signals of its own as soon as a process starts its first thread.
+    return f"{int(mask, 16) & ~_LIBRARY_SIGNALS:016x}"
