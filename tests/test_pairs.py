@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from mini_kv.benchmark.pairs import PairInputs, PairLost, batch_order, measure_pair, pair_plan
-from mini_kv.benchmark.samples import Sets, TimedSubject
+from mini_kv.benchmark.pairs import PairInputs, batch_order, measure_pair, pair_plan
+from mini_kv.benchmark.samples import Sets, SideLost, TimedSubject
 from mini_kv.core import protocol as p
 from mini_kv.core.card import BenchmarkPlan, Case, CaseKind
 from mini_kv.core.pairs import PairResult
@@ -144,20 +144,20 @@ def test_order_is_mirrored_and_odd_pairs_begin_with_the_other_side() -> None:
 )
 def test_the_faulty_side_is_named(fault: dict[str, bool], code: str) -> None:
     log: list[str] = []
-    with pytest.raises(PairLost) as lost:
+    with pytest.raises(SideLost) as lost:
         _measure(FakeSeat(log, "a", 2.0, 3.0), FakeSeat(log, "b", 2.0, 3.0, **fault))
     assert (lost.value.name, lost.value.finding.code) == ("b", code)
 
 
 def test_a_call_no_longer_than_an_empty_one_is_no_time() -> None:
     log: list[str] = []
-    with pytest.raises(PairLost) as lost:
+    with pytest.raises(SideLost) as lost:
         _measure(FakeSeat(log, "a", -0.5, 3.0), FakeSeat(log, "b", 2.0, 3.0))
     assert (lost.value.name, lost.value.finding.code) == ("a", "BELOW_FLOOR")
 
 
 def test_a_wrong_output_of_a_timed_call_is_found() -> None:
     log: list[str] = []
-    with pytest.raises(PairLost) as lost:
+    with pytest.raises(SideLost) as lost:
         _measure(FakeSeat(log, "a", 2.0, 3.0), FakeSeat(log, "b", 2.0, 3.0), mismatches=1)
     assert lost.value.finding.code == "TIMED_OUTPUT_WRONG"

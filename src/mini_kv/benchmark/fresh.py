@@ -8,23 +8,21 @@ bus is what remembering shows as.
 from __future__ import annotations
 
 from mini_kv.benchmark.samples import (
-    REPLY_SLACK_BYTES,
     CaseLost,
-    Caught,
     Sets,
     TimedSubject,
+    catch_output,
     check_outputs,
     expect_reply,
     made_output_bytes,
     shifted,
+    time_candidate,
     timed_seed,
-    transcript_fault,
 )
 from mini_kv.core import protocol as p
 from mini_kv.core.card import Case
 from mini_kv.core.results import Finding, Series
 from mini_kv.core.tensors import Argument, input_bytes
-from mini_kv.system.workers import Answer
 
 FRESH_SETS = 5
 _FIRST_SEED = 1_000  # far from the rotating sets' positions
@@ -70,12 +68,8 @@ def _time_fresh(subject: TimedSubject, fresh_id: str, sets: Sets, candidate: Ser
         calls_per_sample=1,
         cache=subject.card.benchmark.cache,
     )
-    outcome = subject.seat.ask(request, timeout_s=subject.timeout_s, max_reply_bytes=0)
-    timed = expect_reply(outcome, p.Timed)
-    fault = transcript_fault(timed, request.iterations, 1)
-    if fault is not None:
-        raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=fault))
-    wrong = check_outputs(subject, sets, (_catch(subject, fresh_id, timed, sets),))
+    timed = time_candidate(subject, request, subject.timeout_s)
+    wrong = check_outputs(subject, sets, (catch_output(subject, fresh_id, timed, sets),))
     # The first set was met once more by the warm-up call.
     touched_bytes = input_bytes(sets.made[0].arguments) + made_output_bytes(sets.made[0])
     return wrong or judge_fresh(min(timed.samples_us[1:]), candidate.p50_us, touched_bytes)
@@ -124,15 +118,3 @@ def _make(
     if len(keys) < 2:
         return Sets(made=(), keys=(), storages=()), (), []
     return Sets(made=tuple(made), keys=tuple(keys), storages=()), tuple(arguments), payloads
-
-
-def _catch(subject: TimedSubject, fresh_id: str, timed: p.Timed, sets: Sets) -> Caught:
-    sample = subject.chooser.choice(timed.kept)
-    outcome = subject.seat.ask(
-        p.FetchTimedOutput(case_id=fresh_id, sample=sample),
-        timeout_s=subject.timeout_s,
-        max_reply_bytes=2 * made_output_bytes(sets.made[0]) + REPLY_SLACK_BYTES,
-    )
-    reply = expect_reply(outcome, p.TimedOutput)
-    assert isinstance(outcome, Answer)
-    return Caught(argument_set=sample % len(sets.keys), outputs=reply, payloads=outcome.payloads)

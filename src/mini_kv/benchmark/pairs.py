@@ -7,24 +7,23 @@ a pair, of times net of each process's own empty call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from mini_kv.benchmark.samples import (
+    BATCH_TIMEOUT_FACTOR,
     FALLBACK_TICK_US,
-    REPLY_SLACK_BYTES,
-    REWARM_CALLS,
     CaseLost,
-    Caught,
     Sets,
+    Taken,
     TimedSubject,
+    batch_request,
+    blamed_on,
+    catch_output,
     check_outputs,
-    expect_reply,
     hand_over,
-    made_output_bytes,
-    transcript_fault,
+    time_candidate,
 )
 from mini_kv.core import protocol as p
 from mini_kv.core.card import BenchmarkPlan, Case
@@ -32,7 +31,6 @@ from mini_kv.core.pairs import PairName, PairResult, PairSide
 from mini_kv.core.quality import MAX_LAUNCH_EXPOSED_FRACTION
 from mini_kv.core.results import Finding
 from mini_kv.core.statistics import MAX_SAMPLE_US, median, tick_median
-from mini_kv.system.workers import Answer
 
 MIN_PAIR_ITERATIONS = 20
 
@@ -55,15 +53,6 @@ class PairInputs:
     payloads: Sequence[bytearray] = field(repr=False)
 
 
-class PairLost(Exception):
-    """One side gave no time for a case; carries which, and the finding."""
-
-    def __init__(self, name: PairName, finding: Finding) -> None:
-        super().__init__(finding.message)
-        self.name = name
-        self.finding = finding
-
-
 def pair_plan(plan: BenchmarkPlan, repeats: int = 4, iterations: int = 50) -> PairPlan:
     """Return the pairs' plan of a card: fewer samples than a benchmark, for the process is what counts."""
     return PairPlan(
@@ -72,15 +61,6 @@ def pair_plan(plan: BenchmarkPlan, repeats: int = 4, iterations: int = 50) -> Pa
         repeats=repeats,
         cache=plan.cache,
     )
-
-
-@dataclass(kw_only=True)
-class _Taken:
-    samples_us: list[tuple[float, ...]] = field(default_factory=list)
-    floors_us: list[float] = field(default_factory=list)
-    ticks_us: list[float] = field(default_factory=list)
-    exposed: int = 0
-    calls_per_sample: int = 0
 
 
 def measure_pair(
@@ -94,39 +74,31 @@ def measure_pair(
     labels: tuple[str, str] = ("a", "b"),
     empty_kernel_us: tuple[float, float] = (0.0, 0.0),
 ) -> PairResult:
-    """Time one case on both seats of a pair; odd pairs begin with ``b``. Raises :class:`PairLost`.
+    """Time one case on both seats of a pair; odd pairs begin with ``b``. Raises :class:`SideLost`.
 
     Both seats' workers must have opened their libraries, and the caller holds the device lock. One timed
     output a side, drawn at random, is judged by the oracle. ``empty_kernel_us`` is the empty kernel's own
     device time on each side (0 where CUPTI did not tell): it belongs to the net time of a call.
     """
     sides: dict[PairName, TimedSubject] = {"a": a, "b": b}
-    taken: dict[PairName, _Taken] = {"a": _Taken(), "b": _Taken()}
+    taken: dict[PairName, Taken] = {"a": Taken(), "b": Taken()}
     last: dict[PairName, p.Timed] = {}
     first: PairName = "a" if pair % 2 == 0 else "b"
     for name, subject in sides.items():
-        with _blamed_on(name):
+        with blamed_on(name):
             hand_over(subject, case, inputs.sets, inputs.payloads)
     for name in batch_order(first, plan.repeats):
-        with _blamed_on(name):
+        with blamed_on(name):
             last[name] = _batch(sides[name], case, plan, taken[name])
     made: dict[PairName, PairSide] = {}
     for name, label, kernel_us in zip(sides, labels, empty_kernel_us, strict=True):
-        with _blamed_on(name):
+        with blamed_on(name):
             _check(sides[name], case, last[name], inputs.sets)
             made[name] = _side(sides[name], label, taken[name], kernel_us)
     for subject in sides.values():
         if subject.seat.occupied:
             subject.seat.ask(p.DropTiming(case_id=case.id), timeout_s=60.0, max_reply_bytes=0)
     return PairResult(case_id=case.id, pair=pair, first=first, a=made["a"], b=made["b"])
-
-
-@contextmanager
-def _blamed_on(name: PairName) -> Iterator[None]:
-    try:
-        yield
-    except CaseLost as lost:
-        raise PairLost(name, lost.finding) from lost
 
 
 def batch_order(first: PairName, repeats: int) -> tuple[PairName, ...]:
@@ -138,49 +110,21 @@ def batch_order(first: PairName, repeats: int) -> tuple[PairName, ...]:
     return tuple(order)
 
 
-def _batch(subject: TimedSubject, case: Case, plan: PairPlan, taken: _Taken) -> p.Timed:
-    again = subject.device == "cpu" and bool(taken.samples_us)
-    request = p.TimeBatch(
-        case_id=case.id,
-        warmup=min(plan.warmup, REWARM_CALLS) if again else plan.warmup,
-        iterations=plan.iterations,
-        calls_per_sample=taken.calls_per_sample,
-        cache=plan.cache,
-    )
-    outcome = subject.seat.ask(request, timeout_s=10.0 * subject.timeout_s, max_reply_bytes=0)
-    timed = expect_reply(outcome, p.Timed)
-    fault = transcript_fault(timed, plan.iterations, taken.calls_per_sample)
-    if fault is not None:
-        raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=fault))
-    taken.samples_us.append(timed.samples_us)
-    taken.floors_us.append(timed.floor_us)
-    taken.ticks_us.append(timed.tick_us)
-    taken.exposed += len(timed.launch_exposed)
-    taken.calls_per_sample = timed.calls_per_sample
+def _batch(subject: TimedSubject, case: Case, plan: PairPlan, taken: Taken) -> p.Timed:
+    request = batch_request(subject, case.id, plan, taken)
+    timed = time_candidate(subject, request, BATCH_TIMEOUT_FACTOR * subject.timeout_s)
+    taken.add(timed)
     return timed
 
 
 def _check(subject: TimedSubject, case: Case, timed: p.Timed, sets: Sets) -> None:
-    caught = _catch(subject, case, timed, sets)
+    caught = catch_output(subject, case.id, timed, sets)
     wrong = check_outputs(subject, sets, (caught,))
     if wrong:
         raise CaseLost(wrong[0])
 
 
-def _catch(subject: TimedSubject, case: Case, timed: p.Timed, sets: Sets) -> Caught:
-    sample = subject.chooser.choice(timed.kept)
-    outcome = subject.seat.ask(
-        p.FetchTimedOutput(case_id=case.id, sample=sample),
-        timeout_s=subject.timeout_s,
-        max_reply_bytes=2 * made_output_bytes(sets.made[0]) + REPLY_SLACK_BYTES,
-    )
-    reply = expect_reply(outcome, p.TimedOutput)
-    assert isinstance(outcome, Answer)
-    last_call = (sample + 1) * timed.calls_per_sample - 1
-    return Caught(argument_set=last_call % len(sets.keys), outputs=reply, payloads=outcome.payloads)
-
-
-def _side(subject: TimedSubject, label: str, taken: _Taken, empty_kernel_us: float) -> PairSide:
+def _side(subject: TimedSubject, label: str, taken: Taken, empty_kernel_us: float) -> PairSide:
     ticks = [tick for tick in taken.ticks_us if 0.0 < tick <= MAX_SAMPLE_US]
     return side_times(
         label,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -13,6 +14,7 @@ from mini_kv.core import protocol as p
 from mini_kv.core.canonical import canonical_sha256, sha256_bytes
 from mini_kv.core.card import Case, DeviceKind, TaskCard
 from mini_kv.core.errors import InternalError
+from mini_kv.core.pairs import PairName
 from mini_kv.core.results import Finding, GpuFacts, Series
 from mini_kv.core.statistics import median, summarize
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, Argument, TensorSpec, element_count
@@ -25,6 +27,8 @@ ROTATING_SETS = 3
 # and three sets would keep gigabytes waiting in four places for every case of a card.
 LARGE_SET_BYTES = 256 << 20
 REWARM_CALLS = 2
+# A batch may take this many times what one call may.
+BATCH_TIMEOUT_FACTOR = 10.0
 MAX_CALLS_PER_SAMPLE = 10_000_000
 # A tenth of a nanosecond: nothing is called in less than a cycle, and ratios stay finite.
 MIN_CALL_US = 1e-4
@@ -54,6 +58,40 @@ class CaseLost(Exception):
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.message)
         self.finding = finding
+
+
+class SideLost(Exception):
+    """One of two candidates gave no times for a case; carries which, and the finding."""
+
+    def __init__(self, name: PairName, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.name = name
+        self.finding = finding
+
+
+@contextmanager
+def blamed_on(name: PairName) -> Iterator[None]:
+    """Turn a :class:`CaseLost` of the block into that side's :class:`SideLost`."""
+    try:
+        yield
+    except CaseLost as lost:
+        raise SideLost(name, lost.finding) from lost
+
+
+class SamplePlan(Protocol):
+    """What a batch needs of a plan: a card's own, or that of a pair of processes."""
+
+    @property
+    def warmup(self) -> int:
+        """Untimed calls before the first batch."""
+
+    @property
+    def iterations(self) -> int:
+        """Samples a batch."""
+
+    @property
+    def cache(self) -> Literal["cold", "hot"]:
+        """Whether the cache is cleared before each sample."""
 
 
 @dataclass(kw_only=True)
@@ -194,35 +232,46 @@ def take_repeats(
             taken[side].add(timed)
             order.append(side)
             if side == CANDIDATE:
-                caught.append(catch_output(subject, case, timed, sets, kept_at))
+                caught.append(catch_output(subject, case.id, timed, sets, kept_at))
     return taken, caught
 
 
 def take_batch(subject: TimedSubject, case: Case, side: str, so_far: Taken, kept_at: float = 1.0) -> p.Timed:
-    """Take one batch of the plan's samples of the candidate or the reference; raises :class:`CaseLost`.
+    """Take one batch of the plan's samples of the candidate or the reference; raises :class:`CaseLost`."""
+    request = batch_request(subject, case.id, subject.card.benchmark, so_far, kept_at)
+    timeout_s = BATCH_TIMEOUT_FACTOR * subject.timeout_s
+    if side == CANDIDATE:
+        return time_candidate(subject, request, timeout_s)
+    reply = subject.oracle.ask(request, timeout_s=timeout_s).reply
+    if isinstance(reply, p.Timed):
+        return reply
+    text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
+    raise InternalError("REFERENCE_NOT_TIMED", f"the reference of '{case.id}' cannot be timed: {text}")
+
+
+def batch_request(
+    subject: TimedSubject, case_id: str, plan: SamplePlan, so_far: Taken, kept_at: float = 1.0
+) -> p.TimeBatch:
+    """Return the request for a side's next batch.
 
     ``kept_at`` draws the call of each sample whose output is kept (0 the first, 1 the last).
     """
-    plan = subject.card.benchmark
     # A GPU has run the other process since this side's last batch; a CPU has only to be woken.
     again = subject.device == "cpu" and bool(so_far.samples_us)
-    request = p.TimeBatch(
-        case_id=case.id,
+    return p.TimeBatch(
+        case_id=case_id,
         warmup=min(plan.warmup, REWARM_CALLS) if again else plan.warmup,
         iterations=plan.iterations,
         calls_per_sample=so_far.calls_per_sample,
         cache=plan.cache,
         kept_at=kept_at,
     )
-    timeout_s = subject.timeout_s * 10.0
-    if side == REFERENCE:
-        reply = subject.oracle.ask(request, timeout_s=timeout_s).reply
-        if isinstance(reply, p.Timed):
-            return reply
-        text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
-        raise InternalError("REFERENCE_NOT_TIMED", f"the reference of '{case.id}' cannot be timed: {text}")
+
+
+def time_candidate(subject: TimedSubject, request: p.TimeBatch, timeout_s: float) -> p.Timed:
+    """Have the candidate's worker take a batch and hold its answer to it; raises :class:`CaseLost`."""
     timed = expect_reply(subject.seat.ask(request, timeout_s=timeout_s, max_reply_bytes=0), p.Timed)
-    fault = transcript_fault(timed, plan.iterations, so_far.calls_per_sample)
+    fault = transcript_fault(timed, request.iterations, request.calls_per_sample)
     if fault is not None:
         raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=fault))
     return timed
@@ -247,14 +296,14 @@ def transcript_fault(timed: p.Timed, iterations: int, calls_per_sample: int) -> 
 
 
 def catch_output(
-    subject: TimedSubject, case: Case, timed: p.Timed, sets: Sets, kept_at: float = 1.0
+    subject: TimedSubject, case_id: str, timed: p.Timed, sets: Sets, kept_at: float = 1.0
 ) -> Caught:
     """Copy out the result of one of the candidate's calls that were just timed; raises :class:`CaseLost`."""
     # Which call is looked at is drawn only after all of them have been made.
     sample = subject.chooser.choice(timed.kept)
     output_bytes = made_output_bytes(sets.made[0])
     outcome = subject.seat.ask(
-        p.FetchTimedOutput(case_id=case.id, sample=sample),
+        p.FetchTimedOutput(case_id=case_id, sample=sample),
         timeout_s=subject.timeout_s,
         max_reply_bytes=2 * output_bytes + REPLY_SLACK_BYTES,
     )

@@ -7,8 +7,7 @@ begins flips from repeat to repeat. Every side gives the plan's samples and a be
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mini_kv.benchmark.cases import (
@@ -24,8 +23,10 @@ from mini_kv.benchmark.samples import (
     CaseLost,
     Caught,
     Sets,
+    SideLost,
     Taken,
     TimedSubject,
+    blamed_on,
     catch_output,
     check_outputs,
     hand_over,
@@ -43,15 +44,6 @@ from mini_kv.core.quality import judge_quality
 from mini_kv.core.results import Benchmark, BenchmarkCase, Finding, Telemetry
 
 Sides = Mapping[PairName, TimedSubject]
-
-
-class SideLost(Exception):
-    """One candidate gave no times for a case; carries which, and the finding."""
-
-    def __init__(self, name: PairName, finding: Finding) -> None:
-        super().__init__(finding.message)
-        self.name = name
-        self.finding = finding
 
 
 def run_two_sides(
@@ -109,7 +101,7 @@ def take_two(sides: Sides, case: Case) -> dict[PairName, TimedCase]:
             for name, subject in sides.items():
                 one = timed[name]
                 one.taken = {CANDIDATE: taken[name], REFERENCE: taken[REFERENCE]}
-                with _blamed_on(name):
+                with blamed_on(name):
                     candidate, reference = both_series(subject, one.taken, Kernels())
                 findings += judge_quality(candidate, reference, subject.device)
                 one.wrong = check_outputs(subject, one.sets, caught[name])
@@ -135,20 +127,12 @@ def _other_lost(lost: SideLost) -> Finding:
     )
 
 
-@contextmanager
-def _blamed_on(name: PairName) -> Iterator[None]:
-    try:
-        yield
-    except CaseLost as lost:
-        raise SideLost(name, lost.finding) from lost
-
-
 def _prepare(sides: Sides, case: Case, timed: Mapping[PairName, TimedCase]) -> None:
     sets, payloads = make_sets(sides["a"], case)
     for one in timed.values():
         one.sets = sets
     for name, subject in sides.items():
-        with _blamed_on(name):
+        with blamed_on(name):
             hand_over(subject, case, sets, payloads)
 
 
@@ -170,9 +154,9 @@ def _take_repeats(
             taken[side].add(take_batch(sides["a"], case, REFERENCE, taken[side]))
             continue
         name: PairName = "a" if side == "a" else "b"
-        with _blamed_on(name):
+        with blamed_on(name):
             kept_at = sides[name].chooser.random()
             batch = take_batch(sides[name], case, CANDIDATE, taken[name], kept_at)
             taken[name].add(batch)
-            caught[name].append(catch_output(sides[name], case, batch, timed[name].sets, kept_at))
+            caught[name].append(catch_output(sides[name], case.id, batch, timed[name].sets, kept_at))
     return taken, caught

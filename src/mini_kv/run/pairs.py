@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mini_kv import benchmark
-from mini_kv.benchmark.pairs import PairInputs, PairLost, PairPlan, measure_pair
-from mini_kv.benchmark.samples import CaseLost, make_sets
+from mini_kv.benchmark.pairs import PairInputs, PairPlan, measure_pair
+from mini_kv.benchmark.samples import CaseLost, SideLost, make_sets
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.core import protocol as p
 from mini_kv.core.card import SCHEMA_VERSION, Case
@@ -166,7 +166,7 @@ def _measure(
                 empty_kernel_us=request.empty_kernel_us.get(case.id, (0.0, 0.0)),
             )
         )
-    except PairLost as lost:
+    except SideLost as lost:
         label = _label(request, lost.name)
         losses.append(PairLoss(case_id=case.id, pair=pair, label=label, finding=lost.finding))
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
@@ -51,29 +51,6 @@ class Batch:
     floor_us: float
     tick_us: float
     outputs: dict[int, object] = field(repr=False)
-
-
-class Timer(Protocol):
-    """A device's stopwatch."""
-
-    def batch(
-        self,
-        call: Call,
-        sets: Sequence[ArgumentSet],
-        *,
-        warmup: int,
-        iterations: int,
-        calls_per_sample: int,
-        cache: CacheMode,
-        kept_at: float = 1.0,
-    ) -> Batch:
-        """Take ``iterations`` samples; ``calls_per_sample`` 0 lets a CPU timer choose."""
-
-    def floor(self, cache: CacheMode) -> tuple[float, float]:
-        """Return (P50 of an empty call, smallest step between readings), microseconds."""
-
-    def copy_gb_per_s(self) -> float | None:
-        """Return the copy bandwidth, bytes read plus written, in 1e9 bytes a second."""
 
 
 def kept_indices(result: object, iterations: int, device: str) -> range:
