@@ -119,12 +119,27 @@ def test_a_negative_slope_of_a_busy_host_is_no_accusation() -> None:
 
 
 def test_a_stranger_on_the_gpu_makes_a_case_unstable() -> None:
-    watch = Watch(lambda: reading(100, 200, 300), lambda: frozenset({100, 200}))
+    names = {300: "miner", 400: None}
+    watch = Watch(lambda: reading(100, 200, 300, 400), lambda: frozenset({100, 200}), names.get)
     watch.look()
     judged = watch.judge(stable_case())
     assert not judged.stable
     assert [finding.code for finding in judged.findings] == ["GPU_SHARED"]
-    assert judged.findings[0].evidence == ("300",)
+    assert judged.findings[0].evidence == ("300 (miner)", "400 (gone or out of sight)")
+
+
+def test_a_worker_that_ends_while_the_driver_lists_it_is_no_stranger() -> None:
+    family = [frozenset({100, 200}), frozenset({100})]
+    watch = Watch(lambda: reading(100, 200), lambda: family.pop(0))
+    watch.look()
+    assert watch.findings() == ()
+
+
+def test_a_worker_that_starts_while_the_driver_is_asked_is_no_stranger() -> None:
+    family = [frozenset({100}), frozenset({100, 200})]
+    watch = Watch(lambda: reading(100, 200), lambda: family.pop(0))
+    watch.look()
+    assert watch.findings() == ()
 
 
 def test_throttling_makes_a_case_unstable() -> None:

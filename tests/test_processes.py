@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable
 
 from mini_kv.system.processes import (
+    Family,
     adopt_orphans,
     children,
     descendants,
     kill_descendants,
     kill_group,
+    process_name,
     sweep_orphans,
 )
 
@@ -130,3 +132,29 @@ def test_a_swept_process_that_ignores_signals_is_gone() -> None:
     os.kill(process.pid, signal.SIGTERM)
     assert kill_descendants(process.pid) == 1
     assert process.wait(5) == -signal.SIGKILL
+
+
+def test_a_family_is_this_process_and_all_it_started_also_what_has_just_ended() -> None:
+    family = Family()
+    leader, below = tree()
+    assert {os.getpid(), leader.pid, *below} <= family.members()
+    kill_descendants(leader.pid)
+    leader.wait()
+    assert eventually(lambda: not any(alive(process) for process in below))
+    # The driver of a GPU may list them for a moment longer.
+    assert {leader.pid, *below} <= family.members()
+    assert leader.pid not in Family().members()
+
+
+def test_a_living_process_that_is_no_descendant_is_no_family_though_its_number_was_one() -> None:
+    family = Family()
+    family._seen.add(os.getppid())
+    assert os.getppid() not in family.members()
+
+
+def test_a_process_has_the_kernels_name_and_none_once_it_is_gone() -> None:
+    process = start(SLEEP)
+    assert process_name(process.pid)
+    process.kill()
+    process.wait()
+    assert process_name(process.pid) is None

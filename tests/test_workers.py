@@ -332,3 +332,12 @@ def test_a_worker_inherits_no_open_file_but_its_channel(start: Start, tmp_path: 
 def test_strides_of_empty_tensors_are_torchs() -> None:
     assert contiguous_strides((2, 0, 3)) == (3, 3, 1)
     assert contiguous_strides(()) == ()
+
+
+def test_a_worker_that_was_closed_still_counts_as_the_runs_own(start: Start, nursery: Nursery) -> None:
+    """An earlier worker's context was taken for another user of the GPU."""
+    worker = start(READY + "time.sleep(60)")
+    assert isinstance(worker.request(HELLO, timeout_s=20.0), Answer)
+    worker.close()
+    assert gone(worker.pid)
+    assert {os.getpid(), worker.pid} <= nursery.own_processes()

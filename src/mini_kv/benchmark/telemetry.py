@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from mini_kv.core.results import BenchmarkCase, Finding, Telemetry
+from mini_kv.system.processes import process_name
 
 
 def no_readings() -> Telemetry | None:
@@ -15,13 +16,22 @@ def no_readings() -> Telemetry | None:
 
 
 class Watch:
-    """Collects readings and turns what they say into findings of the cases."""
+    """Collects readings and turns what they say into findings of the cases.
 
-    def __init__(self, read: Callable[[], Telemetry | None], own: Callable[[], frozenset[int]]) -> None:
+    ``own`` tells which processes are the run's own, ``name`` what a process is called.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Telemetry | None],
+        own: Callable[[], frozenset[int]],
+        name: Callable[[int], str | None] = process_name,
+    ) -> None:
         self._read = read
         self._own = own
+        self._name = name
         self._readings: list[Telemetry] = []
-        self._strangers: set[int] = set()
+        self._strangers: dict[int, str] = {}
 
     @property
     def readings(self) -> tuple[Telemetry, ...]:
@@ -30,10 +40,14 @@ class Watch:
 
     def look(self) -> None:
         """Take one reading."""
+        # Before and after: a process of the run may end, or start, while the driver lists it.
+        before = self._own()
         reading = self._read()
-        if reading is not None:
-            self._readings.append(reading)
-            self._strangers |= set(reading.process_ids) - self._own()
+        if reading is None:
+            return
+        self._readings.append(reading)
+        for process in set(reading.process_ids) - before - self._own() - self._strangers.keys():
+            self._strangers[process] = self._name(process) or "gone or out of sight"
 
     def judge(self, case: BenchmarkCase) -> BenchmarkCase:
         """Return the case with what the readings hold against it."""
@@ -50,7 +64,7 @@ class Watch:
             message = f"the GPU was throttled while it was timed: {', '.join(reasons)}"
             found.append(Finding(code="THROTTLED", message=message))
         if self._strangers:
-            shown = ", ".join(map(str, sorted(self._strangers)))
-            message = f"another process used the GPU while it was timed: {shown}"
-            found.append(Finding(code="GPU_SHARED", message=message, evidence=(shown,)))
+            shown = tuple(f"{process} ({name})" for process, name in sorted(self._strangers.items()))
+            message = f"another process used the GPU while it was timed: {', '.join(shown)}"
+            found.append(Finding(code="GPU_SHARED", message=message, evidence=shown))
         return tuple(found)

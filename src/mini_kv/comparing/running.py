@@ -155,7 +155,7 @@ def _time(
     evidence: Evidence, crew_a: Crew, crew_b: Crew, request: CompareRequest, progress: Progress
 ) -> None:
     inputs = crew_a.inputs
-    with device_state(inputs) as device:
+    with device_state(inputs, crew_a.nursery) as device:
         records = run_two_sides(
             {"a": crew_a.timed(request.timeout_s), "b": crew_b.timed(request.timeout_s)},
             run_inputs.device_lock(inputs.device, inputs.gpus),
@@ -172,7 +172,7 @@ def _pair(evidence: Evidence, crew: Crew, request: CompareRequest, progress: Pro
     if a.build is None or b.build is None or a.benchmark is None or b.benchmark is None:
         return
     inputs = crew.inputs
-    with device_state(inputs) as device:
+    with device_state(inputs, crew.nursery) as device:
         watch = Watch(device.read, device.own_processes)
         evidence.pairs = run_pairs(
             crew,

@@ -51,7 +51,7 @@ def time_crew(
 ) -> Benchmark:
     """Take the card's whole benchmark with a crew whose candidate worker has opened its library."""
     inputs = crew.inputs
-    with device_state(inputs) as device:
+    with device_state(inputs, crew.nursery) as device:
         return benchmark.run_benchmark(
             crew.timed(timeout_s),
             run_inputs.device_lock(inputs.device, inputs.gpus),
@@ -138,7 +138,7 @@ def _run(
 ) -> PairSet:
     inputs = crew.inputs
     cases = {case.case_id: case for case in timed.cases}
-    with device_state(inputs) as device:
+    with device_state(inputs, crew.nursery) as device:
         watch = Watch(device.read, device.own_processes)
         taken = run_pairs(
             crew,

@@ -13,7 +13,7 @@ from mini_kv.core.record import to_json
 from mini_kv.core.results import Build, Telemetry
 from mini_kv.run.inputs import RunInputs
 from mini_kv.system.gpu import Nvml, open_nvml
-from mini_kv.system.processes import descendants
+from mini_kv.system.workers import Nursery
 
 BUILD_TIMEOUT_S = 900.0
 
@@ -58,18 +58,19 @@ class DeviceState:
     """What is read of the measured device, and which of its processes are this run's own."""
 
     nvml: Nvml | None
+    nursery: Nursery
 
     def read(self) -> Telemetry | None:
         """Return one reading of the GPU; ``None`` on the CPU."""
         return self.nvml.telemetry(0) if self.nvml is not None else None
 
     def own_processes(self) -> frozenset[int]:
-        """Return the ids of all processes that this one started."""
-        return frozenset(descendants(os.getpid()))
+        """Return the ids of this process and of all that it started, ended ones included."""
+        return self.nursery.own_processes()
 
 
 @contextmanager
-def device_state(inputs: RunInputs) -> Iterator[DeviceState]:
-    """Open what tells about the measured device."""
+def device_state(inputs: RunInputs, nursery: Nursery) -> Iterator[DeviceState]:
+    """Open what tells about the measured device; ``nursery`` knows which processes are the run's own."""
     with open_nvml(os.environ) as nvml:
-        yield DeviceState(nvml=nvml if inputs.device == "cuda" else None)
+        yield DeviceState(nvml=nvml if inputs.device == "cuda" else None, nursery=nursery)

@@ -42,6 +42,31 @@ def descendants(parent: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def process_name(process: int) -> str | None:
+    """Return the name that the kernel has for a process; ``None`` where it is gone or out of sight."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/comm").read_text(errors="replace").strip()
+    return None
+
+
+class Family:
+    """This process and all it has started, those included that have ended since.
+
+    A GPU's driver may list a process for a moment longer than /proc does. One that was a descendant at
+    some look and is gone is still counted; its number in the hands of a living stranger is not.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def members(self) -> frozenset[int]:
+        """Look, and return all members."""
+        now = {os.getpid(), *descendants(os.getpid())}
+        self._seen |= now
+        ended = {process for process in self._seen - now if not os.path.exists(f"/proc/{process}")}
+        return frozenset(now | ended)
+
+
 def cpu_time_ns(process: int) -> int | None:
     """Return the CPU time all living threads of a process have used, by the kernel's own account.
 

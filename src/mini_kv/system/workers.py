@@ -25,7 +25,7 @@ import msgspec
 
 from mini_kv.core import protocol
 from mini_kv.core.protocol import LoadCandidate, ProtocolError, Reply, Request
-from mini_kv.system.processes import kill_descendants, second_of_namespace, sweep_orphans
+from mini_kv.system.processes import Family, kill_descendants, second_of_namespace, sweep_orphans
 from mini_kv.system.sandbox.cage import Cage
 from mini_kv.system.sandbox.rooms import hand_over
 
@@ -106,7 +106,13 @@ class Worker:
     """One running worker process."""
 
     def __init__(
-        self, role: str, folder: Path, import_path: Sequence[str], cage: Cage | None = None, number: int = 0
+        self,
+        role: str,
+        folder: Path,
+        import_path: Sequence[str],
+        cage: Cage | None = None,
+        number: int = 0,
+        family: Family | None = None,
     ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reader, writer = os.pipe()
@@ -130,6 +136,7 @@ class Worker:
         os.close(writer)
         theirs.close()
         self.pid = self._process.pid
+        self._family = family
         self._serving: int | None = None
         self._socket = ours
         self._pidfd = os.pidfd_open(self.pid)
@@ -263,6 +270,8 @@ class Worker:
     def _end(self) -> None:
         if self._pidfd < 0:
             return
+        if self._family is not None:
+            self._family.members()  # who ends now was one of us
         # Before the process is reaped: from then on its number may be another's.
         kill_descendants(self.pid)
         self._process.wait()
@@ -313,6 +322,7 @@ class Nursery:
         if cage is not None:
             scratch.chmod(0o711)  # another user passes through, and sees nothing of its neighbours
         self._workers: list[Worker] = []
+        self._family = Family()
         self._lock = threading.Lock()
 
     @property
@@ -326,9 +336,13 @@ class Nursery:
             number = len(self._workers)
             cage = self._cage if role != "oracle" else None
             folder = self._scratch / f"{number:03d}-{role}"
-            worker = Worker(role, folder, self._import_path, cage, number)
+            worker = Worker(role, folder, self._import_path, cage, number, self._family)
             self._workers.append(worker)
         return worker
+
+    def own_processes(self) -> frozenset[int]:
+        """Return the ids of this process and of all it started, those that have just ended among them."""
+        return self._family.members()
 
     def close(self) -> int:
         """End every worker and sweep what they left; return how many strays there were."""
