@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
-# Verifies the zoo's GPU members, one after the other: run_zoo_gpu.sh OUT writes OUT/zoo_gpu.json.
+# Verifies the zoo's GPU members: run_zoo_gpu.sh OUT [NAME ...] writes OUT/zoo_gpu.json.
+#
+#   ZOO_JOBS=4   members at once; timed and hanging ones always run alone, at the end
 set -euo pipefail
-out=${1:?usage: run_zoo_gpu.sh OUT}
+out=${1:?usage: run_zoo_gpu.sh OUT [NAME ...]}
+shift
 mkdir -p "$out"
 cd "$(dirname "$0")/.."
-python=${PYTHON:-.venv/bin/python}
-"$python" tests/zoo_harness.py --run cuda "$out/zoo_gpu.json"
+python=python3
+if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
+export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}"
+"${PYTHON:-$python}" tests/zoo_harness.py --run cuda "$out/zoo_gpu.json" --jobs "${ZOO_JOBS:-4}" "$@"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ BEGIN, END = "<!-- zoo: begin -->\n", "<!-- zoo: end -->\n"
 
 def marks(member: zoo.Expectation) -> list[pytest.MarkDecorator]:
     gpu = [pytest.mark.gpu] if member.device == "cuda" else []
+    if member.gpus > max(len(glob.glob("/dev/nvidia[0-9]*")), 1):
+        gpu.append(pytest.mark.skip(reason=f"needs {member.gpus} GPUs"))
     return [pytest.mark.zoo, pytest.mark.slow, *gpu]
 
 
@@ -24,7 +27,7 @@ def marks(member: zoo.Expectation) -> list[pytest.MarkDecorator]:
 def test_member_gets_its_verdict(member: zoo.Expectation, tmp_path: Path) -> None:
     folder = zoo.ZOO / member.name
     before = zoo.fingerprint(folder)
-    outcome = zoo.run_member(member, tmp_path)
+    outcome = zoo.run_member(member, tmp_path / "archive")
     assert zoo.differences(member, outcome) == [], outcome.text
     assert zoo.fingerprint(folder) == before
     assert zoo.leftovers() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import glob
 import hashlib
 import json
 import os
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,6 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 ZOO = ROOT / "tests" / "zoo"
-# Timed members have a card of their own, which lets them change their process: the clocks must tell.
-CARDS = {False: ZOO / "card.yaml", True: ZOO / "timing.yaml"}
 DEADLINE_S = 200.0
 # Where a hostile member may leave something if it escapes; all of it must be as it was.
 GUARDED = (".build", "baselines", "artifacts", "tests", "candidates", "schemas", "src")
@@ -42,6 +43,14 @@ class Expectation:
     timeout_s: float = 30.0
     quick: bool = False
     known_undetected: bool = False
+    gpus: int = 1
+    before: str | None = None
+    stated_card: str | None = None
+
+    @property
+    def card(self) -> Path:
+        """What the member is verified against; timed ones may change their process: the clocks must tell."""
+        return ZOO / f"{self.stated_card or ('timing' if self.benchmark else 'card')}.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +76,20 @@ def members() -> tuple[Expectation, ...]:
 def expectation(path: Path) -> Expectation:
     stated = yaml.safe_load(path.read_text("utf-8"))
     stated["group"] = stated.pop("class")
+    stated["stated_card"] = stated.pop("card", None)
     return Expectation(name=path.parent.name, **stated)
 
 
 def run_member(expected: Expectation, archive: Path) -> Outcome:
     """Verify the member with an archive of its own; raises ``AssertionError`` when nothing is archived."""
-    command = [sys.executable, "-m", "mini_kv", "verify", "--task", str(CARDS[expected.benchmark])]
-    command += ["--candidate", str(ZOO / expected.name), "--device", expected.device]
+    if expected.before is not None:
+        BEFORE[expected.before](expected, archive.parent / f"{archive.name}-before")
+    return _verify(expected, ZOO / expected.name, archive)
+
+
+def _verify(expected: Expectation, candidate: Path, archive: Path) -> Outcome:
+    command = [sys.executable, "-m", "mini_kv", "verify", "--task", str(expected.card)]
+    command += ["--candidate", str(candidate), "--device", expected.device]
     command += ["--artifacts", str(archive), "--timeout", str(expected.timeout_s)]
     command += [] if expected.benchmark else ["--skip-benchmark"]
     started = time.monotonic()
@@ -97,6 +113,26 @@ def run_member(expected: Expectation, archive: Path) -> Outcome:
         text=text,
         elapsed_s=time.monotonic() - started,
     )
+
+
+def _verify_earlier(expected: Expectation, archive: Path) -> None:
+    """Accept another version of the member first: its library is there when the member's turn comes."""
+    earlier = _verify(expected, ZOO / expected.name / "earlier", archive)
+    assert earlier.attempt["accepted"], earlier.text
+
+
+def _tamper_with_build(expected: Expectation, archive: Path) -> None:
+    """Accept the member, then put the library of ``earlier/`` under the name of its own."""
+    own = _verify(expected, ZOO / expected.name, archive / "own")
+    earlier = _verify(expected, ZOO / expected.name / "earlier", archive / "earlier")
+    assert own.attempt["accepted"] and not earlier.attempt["accepted"], own.text + earlier.text
+    target, source = (
+        next((ROOT / ".build" / outcome.attempt["build_key"]).glob("*.so")) for outcome in (own, earlier)
+    )
+    target.write_bytes(source.read_bytes())
+
+
+BEFORE = {"verify_earlier": _verify_earlier, "tamper_with_build": _tamper_with_build}
 
 
 def _codes(value: object) -> list[str]:
@@ -184,33 +220,63 @@ def write_table(page: Path) -> None:
     page.write_text(head + begin + table(members()) + end + rest.partition(end)[2], "utf-8")
 
 
-def run_all(device: str, report: Path) -> int:
-    """Verify every member for a device and write what each got; return how many got another verdict."""
+def run_all(device: str, report: Path, jobs: int, names: tuple[str, ...] = ()) -> int:
+    """Verify every member for a device and write what each got; return how many got another verdict.
+
+    ``jobs`` members at once, but timed and hanging ones alone: neither others' load nor others' kernels
+    may decide their verdict. A member that needs more GPUs than there are is left out.
+    """
+    there = len(glob.glob("/dev/nvidia[0-9]*")) if device == "cuda" else 1
+    chosen = [one for one in members() if one.device == device and (not names or one.name in names)]
+    chosen = [one for one in chosen if one.gpus <= there]
+    alone = [one for one in chosen if one.benchmark or one.code == "TIMEOUT" or one.stated_card == "large"]
     results: list[dict[str, Any]] = []
-    for one in members():
-        if one.device != device:
-            continue
-        with tempfile.TemporaryDirectory() as archive:
-            try:
-                outcome = run_member(one, Path(archive))
-            except (AssertionError, subprocess.TimeoutExpired) as error:
-                results.append({"name": one.name, "differences": [str(error)[-2000:]]})
-                continue
-        results.append(
-            {
-                "name": one.name,
-                "differences": differences(one, outcome),
-                "exit_code": outcome.exit_code,
-                "axes": {axis["name"]: [axis["status"], axis["code"]] for axis in outcome.attempt["axes"]},
-                "codes": sorted(outcome.codes),
-                "elapsed_s": round(outcome.elapsed_s, 2),
-            }
-        )
+
+    def keep(found: dict[str, Any]) -> None:
+        results.append(found)
+        results.sort(key=lambda each: str(each["name"]))
         report.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+        verdict = "; ".join(found["differences"]) or "as expected"
+        line = f"{found['name']:<32} {found.get('elapsed_s', 0.0):6.1f} s  {verdict}"
+        sys.stderr.write(f"{line}\n")
+
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        for found in pool.map(_run_one, [one for one in chosen if one not in alone]):
+            keep(found)
+    for one in alone:
+        keep(_run_one(one))
     return sum(bool(result["differences"]) for result in results)
 
 
+def _run_one(one: Expectation) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            outcome = run_member(one, Path(folder) / "archive")
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            return {"name": one.name, "differences": [str(error)[-2000:]]}
+    return {
+        "name": one.name,
+        "differences": differences(one, outcome),
+        "exit_code": outcome.exit_code,
+        "axes": {axis["name"]: [axis["status"], axis["code"]] for axis in outcome.attempt["axes"]},
+        "codes": sorted(outcome.codes),
+        "elapsed_s": round(outcome.elapsed_s, 2),
+    }
+
+
+def main() -> int:
+    """Run members (``--run DEVICE REPORT [--jobs N] [NAME ...]``), or write the table of docs/trust.md."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--run", nargs=2, metavar=("DEVICE", "REPORT"))
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    if arguments.run is None:
+        write_table(ROOT / "docs" / "trust.md")
+        return 0
+    device, report = arguments.run
+    return 1 if run_all(device, Path(report), arguments.jobs, tuple(arguments.names)) else 0
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--run"]:
-        sys.exit(1 if run_all(sys.argv[2], Path(sys.argv[3])) else 0)
-    write_table(ROOT / "docs" / "trust.md")
+    sys.exit(main())

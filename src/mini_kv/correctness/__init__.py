@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from mini_kv.core.card import SCHEMA_VERSION, CaseKind
 from mini_kv.core.progress import Progress, silent
@@ -25,6 +25,8 @@ from mini_kv.correctness.tracing import run_trace
 from mini_kv.system.crew import CandidateSeat
 
 __all__ = ["Subject", "check"]
+
+_Told = tuple[CallTrace | None, tuple[ContractCheck, ...]]
 
 
 def _nothing() -> None:
@@ -60,7 +62,7 @@ def check(
             own_checks = ask_all(subject.manifest, light, subject.seat, silent)
             if overall(cases, own_checks) is Status.PASS:
                 meanwhile()
-            trace, beside_checks = contract.result()
+            trace, beside_checks = _heard(contract, contract_seat, cases, subject.timeout_s)
         except BaseException:
             # Ctrl-C or a lost oracle: leaving the block waits for the other thread, which may be in a
             # check that takes minutes.
@@ -83,6 +85,18 @@ def check(
     )
 
 
+def _heard(
+    contract: Future[_Told], seat: CandidateSeat, cases: Sequence[CaseResult], timeout_s: float
+) -> _Told:
+    """Wait for the second worker; where a call hung, no longer than one may take: it hangs there too."""
+    hung = any(finding.code == "TIMEOUT" for case in cases for one in case.rounds for finding in one.findings)
+    if hung:
+        wait([contract], timeout=timeout_s)
+        if not contract.done():
+            seat.abandon()
+    return contract.result()
+
+
 def _beside(
     subject: Subject,
     samples: Sequence[Sample],
@@ -90,7 +104,7 @@ def _beside(
     seat: CandidateSeat,
     load: Callable[[], Finding | None],
     progress: Progress,
-) -> tuple[CallTrace | None, tuple[ContractCheck, ...]]:
+) -> _Told:
     load_once = functools.cache(load)
     # First of all: memory that a later check makes the candidate keep would not be seen as kept.
     trace, policies = run_trace(subject.card, subject.manifest, samples, seat, load_once)

@@ -16,6 +16,7 @@ from mini_kv.system.workers import Answer, Lost, Nursery, Payload, Worker
 # Importing torch and opening a GPU takes 3-9 s on a slow or busy machine; this only bounds a hang.
 START_TIMEOUT_S = 180.0
 LOAD_TIMEOUT_S = 120.0
+_ABANDONED = Lost(code="ABANDONED", message="the answer was not waited for any longer", output="")
 
 
 class CandidateSeat:
@@ -72,12 +73,13 @@ class CandidateSeat:
                 return replaced
         if self._abandoned:
             self._worker.kill()
-            return Lost(code="ABANDONED", message="the run ended before this was asked", output="")
+            return _ABANDONED
         outcome = self._worker.request(
             message, payloads, timeout_s=timeout_s, max_reply_bytes=max_reply_bytes
         )
         if isinstance(outcome, Lost):
             self._after_loss()
+            return _ABANDONED if self._abandoned else outcome
         return outcome
 
     def retire(self) -> None:

@@ -51,6 +51,7 @@ class Candidate:
 
     def __init__(self) -> None:
         self._device = torch.device("cpu")
+        self._unheard = torch.zeros(1)
         self._operator: Callable[..., object] | None = None
         self._timed: TimedCases | None = None
         self._dispatcher = ""
@@ -63,6 +64,7 @@ class Candidate:
         match request:
             case p.Hello():
                 self._device, ready = open_device(request)
+                self._unheard = torch.zeros(1, device=self._device)
                 return ready, ()
             case p.LoadCandidate():
                 return self._load(request), ()
@@ -207,6 +209,8 @@ class Candidate:
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize()
+            # The error of a launch that nobody looked at stays until the next one: it belongs to this call.
+            self._unheard.zero_()
 
     def _raised(self, error: BaseException) -> p.Raised:
         return p.Raised(

@@ -1,0 +1,12 @@
+// The seam between the binding (C++, knows PyTorch) and the kernel (CUDA, does not): plain types only.
+#pragma once
+
+#include <cstdint>
+
+namespace zoo {
+
+// Enqueues the rows on `stream` (a cudaStream_t); returns nullptr, or what CUDA says of the launch.
+const char* launch(
+    const float* a, const float* b, float* out, int64_t rows, int64_t hidden, void* stream);
+
+}  // namespace zoo
