@@ -7,6 +7,7 @@ every case does not cost an import each time.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from mini_kv.core import protocol as p
@@ -32,7 +33,7 @@ class CandidateSeat:
         self.ready: p.Ready | None = None
         self.losses = 0
         self.number = 1
-        self._abandoned = False
+        self._abandoned = threading.Event()
 
     @property
     def pid(self) -> int:
@@ -67,11 +68,11 @@ class CandidateSeat:
         max_reply_bytes: int = p.DEFAULT_MAX_FRAME_BYTES,
     ) -> Answer | Lost:
         """Ask the seated worker, a fresh one if the last was lost."""
-        if not self._worker.alive and not self._abandoned:
+        if not self._worker.alive and not self._abandoned.is_set():
             replaced = self._replace()
             if isinstance(replaced, Lost):
                 return replaced
-        if self._abandoned:
+        if self._abandoned.is_set():
             self._worker.kill()
             return _ABANDONED
         outcome = self._worker.request(
@@ -79,7 +80,7 @@ class CandidateSeat:
         )
         if isinstance(outcome, Lost):
             self._after_loss()
-            return _ABANDONED if self._abandoned else outcome
+            return _ABANDONED if self._abandoned.is_set() else outcome
         return outcome
 
     def retire(self) -> None:
@@ -95,7 +96,7 @@ class CandidateSeat:
 
     def abandon(self) -> None:
         """Make every request of another thread come back as lost at once, now and from now on."""
-        self._abandoned = True
+        self._abandoned.set()
         self._worker.kill()
 
     @property
@@ -106,7 +107,7 @@ class CandidateSeat:
     def _after_loss(self) -> None:
         self.losses += 1
         self._nursery.sweep()
-        if self._spare is None and not self._abandoned:
+        if self._spare is None and not self._abandoned.is_set():
             self._spare = self._nursery.start(self._role)
 
     def _replace(self) -> Lost | None:
@@ -119,7 +120,7 @@ class CandidateSeat:
         if isinstance(outcome.reply, p.Failed):
             return _as_lost(outcome.reply)
         loaded = self._load_into(fresh)
-        if not self._abandoned:
+        if not self._abandoned.is_set():
             self._spare = self._nursery.start(self._role)
         match loaded:
             case p.CandidateLoaded():
