@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     measure = commands.add_parser("measure", help="measure fresh processes, then decide over them")
     measure.add_argument("--output", type=Path, required=True)
     measure.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    measure.add_argument("--processes", type=int, default=132)
+    measure.add_argument("--processes", type=int, default=176)
     measure.add_argument("--wave", type=int, default=16, help="processes that start together")
     measure.add_argument("--budget", type=float, default=450.0, help="seconds for the measuring")
     measure.add_argument("--raw-only", action="store_true", help="leave the decisions for later")

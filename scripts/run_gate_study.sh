@@ -13,4 +13,4 @@ out=${1:?usage: scripts/run_gate_study.sh OUT_DIR}
 python=python3
 if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
 exec "$python" scripts/gate_study.py measure --raw-only --output "$out" --device "${STUDY_DEVICE:-cuda}" \
-  --processes "${STUDY_PROCESSES:-132}" --wave "${STUDY_WAVE:-16}" --budget "${STUDY_BUDGET:-450}"
+  --processes "${STUDY_PROCESSES:-176}" --wave "${STUDY_WAVE:-16}" --budget "${STUDY_BUDGET:-450}"

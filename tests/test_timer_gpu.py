@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from mini_kv.calibration import CalibrateRequest, calibrate
+from mini_kv.calibration.running import MIN_PROCESSES
 from mini_kv.core.progress import silent
 from mini_kv.core.results import Telemetry
 from mini_kv.system.gpu import open_nvml
-from study.measuring import Subject, control_processes, open_bench, take_controls
+from study.bench import Subject, open_bench
+from study.controls import control_processes, strangers_among, take_controls
 from study.summary import ControlVerdict, judge_control
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +33,10 @@ def verdicts() -> dict[tuple[str, str], ControlVerdict]:
         def telemetry() -> Telemetry | None:
             return nvml.telemetry(0) if nvml is not None else None
 
+        # What earlier tests ran may still be giving its context back; this run's own needs no waiting for.
+        deadline = time.monotonic() + 20.0
+        while strangers_among(bench, telemetry(), frozenset()) and time.monotonic() < deadline:
+            time.sleep(0.5)
         subjects = [Subject(bench) for _ in range(control_processes("cuda"))]
         taken = take_controls(bench, subjects, telemetry)
     return {(one.name, one.kernel): judge_control(one) for one in taken}
@@ -42,7 +49,8 @@ def codes(verdicts: dict[tuple[str, str], ControlVerdict], name: str) -> set[str
 def test_nothing_is_held_against_a_clean_measurement(
     verdicts: dict[tuple[str, str], ControlVerdict],
 ) -> None:
-    assert codes(verdicts, "clean") == set()
+    clean = [verdict for key, verdict in verdicts.items() if key[0] == "clean"]
+    assert [(verdict.codes, verdict.strangers) for verdict in clean] == [((), ())]
 
 
 def test_a_host_sleep_between_record_and_launch_is_exposed(
@@ -67,9 +75,10 @@ def test_work_on_an_unjoined_stream_is_outside_the_pair(
 def test_another_process_on_the_gpu_makes_the_times_unstable(
     verdicts: dict[tuple[str, str], ControlVerdict], kernel: str
 ) -> None:
-    assert verdicts[("neighbour", kernel)].flagged
+    assert "GPU_SHARED" in verdicts[("neighbour", kernel)].codes, verdicts[("neighbour", kernel)]
 
 
 def test_spins_of_known_length_are_read_truly() -> None:
-    found = calibrate(CalibrateRequest(device="cuda", processes=2), silent)
+    # The demands are on medians over at least MIN_PROCESSES processes: two are read up to 2 % apart at 2 us.
+    found = calibrate(CalibrateRequest(device="cuda", processes=MIN_PROCESSES), silent)
     assert [f"{bar.demand}: {bar.found}" for bar in found.bars if not bar.passed] == []

@@ -17,7 +17,8 @@ def _say(text: str) -> None:
 
 def measure(root: Path, arguments: argparse.Namespace) -> int:
     """Measure, keep the raw times after every wave, then summarise."""
-    from study.measuring import open_bench, run
+    from study.bench import open_bench
+    from study.measuring import run
 
     output: Path = arguments.output
     output.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,10 @@
 """A model of processes with the spreads that were measured between those of one H200.
 
-Every process carries one offset of its timer in all it reads (0.07 us, one standard deviation) and a
-second one a kernel, from where its buffers lie; samples wobble, have a heavy tail and are read on a grid
-of 32 ns. Faults can be added: drift within a process, two modes, more tail.
+Every process carries one offset of its timer in all it reads (0.07 us, one standard deviation), a second
+one a kernel, and every batch a third, from where its operands lie; samples wobble, have a heavy tail and
+are read on a grid of 32 ns. How far samples wobble, and that the tails of long kernels are no longer than
+those of short ones, is read from the samples under ``evidence/h200``. Faults can be added: drift within a
+process, two modes, more tail.
 """
 
 from __future__ import annotations
@@ -17,29 +19,34 @@ TICK_NS = 32.0
 FLOOR_US = 3.2
 EMPTY_KERNEL_US = 0.9
 TIMER_OFFSET_US = 0.07
+TAIL_OF_US = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """One kernel: its net time and standard deviations, microseconds."""
+    """One kernel: its net time and standard deviations of a process, a batch and a sample, microseconds."""
 
     net_us: float
     process_us: float
+    place_us: float
     sample_us: float
 
 
 SPREADS = {
-    "memory_2us": Spread(net_us=2.6, process_us=0.060, sample_us=0.030),
-    "spin_2us": Spread(net_us=2.2, process_us=0.008, sample_us=0.015),
-    "memory_20us": Spread(net_us=19.0, process_us=0.110, sample_us=0.08),
-    "memory_200us": Spread(net_us=199.0, process_us=0.50, sample_us=0.40),
-    "memory_2ms": Spread(net_us=1980.0, process_us=3.0, sample_us=2.0),
+    "memory_2us": Spread(net_us=2.6, process_us=0.045, place_us=0.060, sample_us=0.25),
+    "spin_2us": Spread(net_us=2.2, process_us=0.013, place_us=0.0, sample_us=0.020),
+    "memory_20us": Spread(net_us=19.0, process_us=0.080, place_us=0.080, sample_us=0.60),
+    "memory_200us": Spread(net_us=199.0, process_us=0.50, place_us=0.30, sample_us=2.0),
+    "memory_2ms": Spread(net_us=1980.0, process_us=3.0, place_us=2.0, sample_us=6.0),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """What goes wrong beyond the ordinary: fractions of the net time, and a share of samples."""
+    """What goes wrong beyond the ordinary: fractions of the net time, and a share of samples.
+
+    A tail is a fraction of :data:`TAIL_OF_US` at most: what holds a launch up does so whatever it launches.
+    """
 
     tail_share: float = 0.002
     tail_scale: float = 0.5
@@ -96,13 +103,16 @@ def _cell(
     floor_us = FLOOR_US + offset_us
     mode = faults.second_mode * net_us if chance.random() < 0.5 else 0.0
     batches: list[tuple[int, ...]] = []
-    for batch in range(KERNELS[name].batches):
-        center_us = floor_us - EMPTY_KERNEL_US + net_us * (1.0 + faults.drift * batch) + mode
+    kernel = KERNELS[name]
+    total = kernel.batches * kernel.iterations
+    for batch in range(kernel.batches):
+        center_us = floor_us - EMPTY_KERNEL_US + net_us + mode + chance.gauss(0.0, spread.place_us)
         samples = []
-        for _ in range(KERNELS[name].iterations):
-            value_us = chance.gauss(center_us, spread.sample_us)
+        for sample in range(kernel.iterations):
+            drifted = 2 * (batch * kernel.iterations + sample) >= total
+            value_us = chance.gauss(center_us + faults.drift * net_us * drifted, spread.sample_us)
             if chance.random() < faults.tail_share:
-                value_us += faults.tail_scale * net_us * chance.paretovariate(1.5)
+                value_us += faults.tail_scale * min(net_us, TAIL_OF_US) * chance.paretovariate(1.5)
             samples.append(_read_ns(chance, value_us))
         batches.append(tuple(samples))
     floors = tuple(round(1e3 * chance.gauss(floor_us, 0.004)) for _ in batches)

@@ -88,6 +88,7 @@ class ControlVerdict(Record, frozen=True, kw_only=True):
     codes: tuple[str, ...]
     p50_us: float
     robust_cv: float
+    strangers: tuple[str, ...] = ()
 
 
 class Bar(Record, frozen=True, kw_only=True):
@@ -290,6 +291,7 @@ def judge_control(control: Control) -> ControlVerdict:
         codes=tuple(codes),
         p50_us=candidate.p50_us,
         robust_cv=candidate.robust_cv,
+        strangers=control.stranger_names,
     )
 
 

@@ -1,9 +1,10 @@
-// work(Tensor like, int kib, int passes, int spin_cycles, int host_us, int misdeed) -> Tensor
+// work(Tensor like, int kib, int passes, int spin_cycles, int host_us, int misdeed, int slot) -> Tensor
 //
 // The candidate of the gate study: a call whose length is chosen, with an exact slowdown (`spin_cycles`)
 // and, for the negative controls, what an operator must not do: sleep on the host before its launch
 // (`host_us`), wait for the device, or run on a stream of its own (`misdeed`). Its two operands of
-// `kib` KiB are made once and kept, so that nothing large crosses a process boundary.
+// `kib` KiB are made once for every `slot` and kept, so that nothing large crosses a process boundary and
+// another slot's lie elsewhere in memory.
 #ifdef MINI_KV_WITH_CUDA
 #define USE_CUDA  // without it the shim's header hides the accessor of the current CUDA stream
 #endif
@@ -42,13 +43,21 @@ void sleep_on_host(int64_t host_us) {
 }
 
 // Kept for the life of the process on purpose: freeing them after PyTorch's own end would be an error.
-std::map<int64_t, std::pair<Tensor, Tensor>>& operands() {
-  static auto* kept = new std::map<int64_t, std::pair<Tensor, Tensor>>();
+using Operands = std::map<std::pair<int64_t, int64_t>, std::pair<Tensor, Tensor>>;
+
+Operands& operands() {
+  static auto* kept = new Operands();
   return *kept;
 }
 
 Tensor work_cpu(
-    const Tensor& like, int64_t kib, int64_t passes, int64_t spin_cycles, int64_t host_us, int64_t) {
+    const Tensor& like,
+    int64_t kib,
+    int64_t passes,
+    int64_t spin_cycles,
+    int64_t host_us,
+    int64_t,
+    int64_t) {
   sleep_on_host(host_us);
   Tensor out = make(like, kib);
   float* data = static_cast<float*>(out.mutable_data_ptr());
@@ -69,14 +78,16 @@ Tensor work_cuda(
     int64_t passes,
     int64_t spin_cycles,
     int64_t host_us,
-    int64_t misdeed) {
+    int64_t misdeed,
+    int64_t slot) {
   using mini_kv_gate_study::Misdeed;
   const torch::stable::accelerator::DeviceGuard guard(like.get_device_index());
   void* stream = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(like.get_device_index(), &stream));
   const int64_t count = kib * kFloatsPerKib;
   auto& kept = operands();
-  auto found = kept.find(kib);
+  const std::pair<int64_t, int64_t> wanted{kib, slot};
+  auto found = kept.find(wanted);
   if (found == kept.end()) {
     Tensor a = make(like, kib);
     Tensor b = make(like, kib);
@@ -85,7 +96,7 @@ Tensor work_cuda(
           static_cast<float*>(operand->mutable_data_ptr()), count, stream);
       STD_TORCH_CHECK(error == nullptr, "work: CUDA error: ", error);
     }
-    found = kept.emplace(kib, std::make_pair(a, b)).first;
+    found = kept.emplace(wanted, std::make_pair(a, b)).first;
   }
   Tensor out = make(like, kib);
   sleep_on_host(host_us);
@@ -106,7 +117,9 @@ Tensor work_cuda(
 }  // namespace
 
 STABLE_TORCH_LIBRARY(mini_kv_gate_study, m) {
-  m.def("work(Tensor like, int kib, int passes, int spin_cycles, int host_us, int misdeed) -> Tensor");
+  m.def(
+      "work(Tensor like, int kib, int passes, int spin_cycles, int host_us, int misdeed, int slot) -> "
+      "Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(mini_kv_gate_study, CPU, m) { m.impl("work", TORCH_BOX(&work_cpu)); }

@@ -20,6 +20,7 @@ from mini_kv.system.crew import CandidateSeat
 from mini_kv.system.workers import Answer
 
 BATCHES = 2
+WARMUP_CALLS = 5
 # The library keeps the stamps of its last calls, in rows.
 LOGGED_CALLS = 64
 _ROW = 5
@@ -38,13 +39,22 @@ class Spun:
     stamped_ns: tuple[int, ...]
     stamped_cycles: tuple[int, ...]
 
-    def side(self, empty_kernel_us: float) -> PairSide:
-        """Return the times as a pair's side, by the code that reads them there."""
+    @property
+    def floors_us(self) -> list[float]:
+        """The empty pair's time beside every batch."""
+        return [batch.floor_us for batch in self.timed]
+
+    def side(self, empty_kernel_us: float, floors_us: Sequence[float] | None = None) -> PairSide:
+        """Return the times as a pair's side, by the code that reads them there.
+
+        ``floors_us`` are those of all batches that were taken in turn with these, where there are more: the
+        floor is the process's, not the spin's.
+        """
         try:
             return side_times(
                 "spin",
                 [batch.samples_us for batch in self.timed],
-                [batch.floor_us for batch in self.timed],
+                self.floors_us if floors_us is None else floors_us,
                 tick_us=min(batch.tick_us for batch in self.timed),
                 launch_exposed=sum(len(batch.launch_exposed) for batch in self.timed),
                 calls_per_sample=self.timed[0].calls_per_sample,
@@ -77,28 +87,48 @@ class Spinner:
         text = getattr(failed, "message", type(failed).__name__)
         raise ConfigurationError("CALIBRATION_NOT_LOADED", f"a calibration process did not start: {text}")
 
-    def spin(self, amount: int, iterations: int, warmup: int = 5) -> Spun:
+    def spin(self, amount: int, iterations: int) -> Spun:
         """Time spins of ``amount`` (cycles; nanoseconds on the CPU) in :data:`BATCHES` batches."""
-        case = self.prepare(amount)
-        timed: list[p.Timed] = []
-        stamps: list[tuple[int, ...]] = []
-        for _ in range(BATCHES):
-            request = p.TimeBatch(
-                case_id=case,
-                warmup=warmup,
-                iterations=iterations,
-                calls_per_sample=timed[0].calls_per_sample if timed else 0,
-                cache="cold" if self._device == "cuda" else "hot",
+        return self.spin_in_turn((amount,), iterations, BATCHES)[0]
+
+    def spin_in_turn(self, amounts: Sequence[int], iterations: int, batches: int) -> tuple[Spun, ...]:
+        """Time spins of several lengths in turn, the order reversed from round to round.
+
+        What drifts within the process, its floor among it, then hits all of them alike.
+        """
+        cases = [self.prepare(amount) for amount in amounts]
+        timed: list[list[p.Timed]] = [[] for _ in cases]
+        stamps: list[list[tuple[int, ...]]] = [[] for _ in cases]
+        turn = list(range(len(cases)))
+        for _ in range(batches):
+            for one in turn:
+                batch, rows = self._batch(cases[one], iterations, timed[one])
+                timed[one].append(batch)
+                stamps[one] += rows
+            turn.reverse()
+        for case in cases:
+            self._ask(p.DropTiming(case_id=case), p.Done)
+        return tuple(
+            Spun(
+                timed=tuple(own),
+                stamped_ns=tuple(row[1] - row[0] for row in rows),
+                stamped_cycles=tuple(row[3] - row[2] for row in rows),
             )
-            batch, _ = self._ask(request, p.Timed)
-            timed.append(batch)
-            stamps += self._rows(case, batch.kept[-1], min(LOGGED_CALLS, iterations))
-        self._ask(p.DropTiming(case_id=case), p.Done)
-        return Spun(
-            timed=tuple(timed),
-            stamped_ns=tuple(one[1] - one[0] for one in stamps),
-            stamped_cycles=tuple(one[3] - one[2] for one in stamps),
+            for own, rows in zip(timed, stamps, strict=True)
         )
+
+    def _batch(
+        self, case: str, iterations: int, earlier: Sequence[p.Timed]
+    ) -> tuple[p.Timed, list[tuple[int, ...]]]:
+        request = p.TimeBatch(
+            case_id=case,
+            warmup=WARMUP_CALLS,
+            iterations=iterations,
+            calls_per_sample=earlier[0].calls_per_sample if earlier else 0,
+            cache="cold" if self._device == "cuda" else "hot",
+        )
+        batch, _ = self._ask(request, p.Timed)
+        return batch, self._rows(case, batch.kept[-1], min(LOGGED_CALLS, iterations))
 
     def witness_us(self, amount: int) -> tuple[float, float]:
         """Return CUPTI's time of a spin and of an empty kernel, microseconds; asked last (it stays)."""
