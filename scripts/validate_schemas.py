@@ -46,6 +46,7 @@ EVIDENCE_SCHEMAS: tuple[tuple[str, str], ...] = (
 # JSON files in evidence/ that no record describes: name patterns, each with the reason beside it.
 EVIDENCE_WITHOUT_SCHEMA: tuple[str, ...] = (
     "gate_study_*.json",  # raw times and tables of scripts/gate_study.py, which is no part of the product
+    "honest_runs*.json",  # runs of scripts/honest_runs.py, decoded strictly where its tables are filled in
     "sweep.json",  # points of a curve over sizes, drawn by scripts/sweep.py; no verdict rests on them
 )
 

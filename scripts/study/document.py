@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from honest import tables as honest
+from honest.records import load_runs
 from mini_kv.core.calibration import Calibration
 from mini_kv.core.record import from_json
 from study import tables
@@ -14,6 +16,11 @@ from study.summary import Summary
 DOCUMENT = Path("docs/method.md")
 SUMMARY = Path("evidence/h200/gate_study/gate_study_summary.json")
 CALIBRATION = Path("evidence/h200/calibration/calibration.json")
+HONEST = {
+    "honest_gpu": Path("evidence/h200/honest_runs.json"),
+    "honest_cpu": Path("evidence/cpu/honest_runs.json"),
+    "honest_busy_cpu": Path("evidence/cpu/honest_runs_busy.json"),
+}
 NOT_MEASURED = "Not yet measured."
 
 _BLOCK = re.compile(
@@ -80,8 +87,17 @@ def _calibration(root: Path) -> str:
     return f"{intro}\n\n{lengths}\n\n{bars}"
 
 
+def _honest(name: str) -> Callable[[Path], str]:
+    def render(root: Path) -> str:
+        path = root / HONEST[name]
+        return honest.as_text(load_runs(path.read_bytes())) if path.is_file() else NOT_MEASURED
+
+    return render
+
+
 BLOCKS: dict[str, Callable[[Path], str]] = {
     "calibration": _calibration,
+    **{name: _honest(name) for name in HONEST},
     "gate_bars": _study(tables.bars),
     "gate_design": _study(tables.design),
     "gate_spreads": _study(tables.spreads),

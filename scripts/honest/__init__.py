@@ -1,0 +1,1 @@
+"""Honest candidates through every check that could accuse them: how often does one cry wolf?"""
