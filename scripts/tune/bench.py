@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from build import symbol
-from variants import LANES, Variant, all_variants
+from variants import LANES, Variant
 
 COMPILED_SHAPES = ((1024, 4096, "f16"), (65536, 4096, "f16"), (1, 1 << 20, "f16"))
 FLUSH_BYTES = 120 << 20
@@ -35,6 +35,8 @@ def fit(variant: Variant, rows: int, hidden: int, dtype: str) -> bool:
     ):
         return False
     packs = hidden // LANES[dtype]
+    if variant.kind in ("row", "bulk_once"):
+        return packs == int(str(variant.axes["t"])) * int(str(variant.axes["k"]))
     if variant.kind == "held":
         room = int(str(variant.axes["t"])) * int(str(variant.axes["k"]))
         return packs == room if variant.axes["exact"] else packs <= room < 2 * packs
@@ -57,7 +59,10 @@ def reference_of(group: str) -> Callable[[Any, Any], Any]:
     def vector_add(x: Any, w: Any) -> Any:
         return x + w
 
-    return {"rmsnorm": rmsnorm, "bias_relu": bias_relu, "vector_add": vector_add}[group]
+    def copy(x: Any, w: Any) -> Any:
+        return x.clone()
+
+    return {"rmsnorm": rmsnorm, "bias_relu": bias_relu, "vector_add": vector_add, "copy": copy}[group]
 
 
 def segments(events: Sequence[tuple[str, int, int]], boundaries: set[str]) -> list[float]:
@@ -74,7 +79,9 @@ def segments(events: Sequence[tuple[str, int, int]], boundaries: set[str]) -> li
 class Bench:
     """One operator's device side."""
 
-    def __init__(self, group: str, libraries: Sequence[Path], skip: set[str], mark: Path) -> None:
+    def __init__(
+        self, group: str, variants: Sequence[Variant], libraries: Sequence[Path], skip: set[str], mark: Path
+    ) -> None:
         import torch
 
         self.torch, self.group, self.skip, self.mark = torch, group, skip, mark
@@ -84,7 +91,7 @@ class Bench:
         self.boundaries: set[str] = set()
         for path in libraries:
             library = ctypes.CDLL(str(path))
-            for index, variant in enumerate(all_variants()):
+            for index, variant in enumerate(variants):
                 found = getattr(library, symbol(index), None) if variant.group == group else None
                 if found is not None:
                     self.functions[variant.label] = self._typed(found)
@@ -95,7 +102,7 @@ class Bench:
                         self.functions[f"{name}_{dtype}"] = self._typed(found)
         self.variants = {
             v.label: v
-            for v in all_variants()
+            for v in variants
             if v.group == group and v.label in self.functions and v.label not in skip
         }
 
@@ -161,6 +168,8 @@ class Bench:
             "PEER eager": lambda i: self.reference(x[i], w[i]),
             "PEER copy": lambda i: out[i].copy_(x[i]),
         }
+        if self.group == "copy":
+            return found
         if self.group == "rmsnorm":
             found["PEER F.rms_norm"] = lambda i: functional.rms_norm(x[i], (self.hidden,), w[i], EPS)
             if self.hidden & (self.hidden - 1) == 0:
@@ -168,11 +177,15 @@ class Bench:
                     found[f"PEER triton row {warps} warps"] = functools.partial(self.triton_row, warps)
         if self.group == "vector_add":
             found["PEER torch.add out="] = lambda i: torch.add(x[i], w[i], out=out[i])
-        if (self.rows, self.hidden, self.dtype) in COMPILED_SHAPES:
-            torch._dynamo.reset()
-            compiled = torch.compile(reference_of(self.group), dynamic=False)
-            found["PEER torch.compile"] = lambda i: compiled(x[i], w[i])
         return found
+
+    def compiled_peer(self) -> dict[str, Call]:
+        """Return the operator through torch.compile, for the shapes that are worth its time."""
+        if (self.rows, self.hidden, self.dtype) not in COMPILED_SHAPES:
+            return {}
+        self.torch._dynamo.reset()
+        compiled = self.torch.compile(reference_of(self.group), dynamic=False)
+        return {"PEER torch.compile": lambda i: compiled(self.x[i], self.w[i])}
 
     def profiled(self, part: Sequence[tuple[str, int]], calls: dict[str, Call]) -> list[tuple[str, int, int]]:
         """Flush and call, all of ``part``; returns device events (name, start, duration, ns)."""
@@ -221,7 +234,7 @@ class Bench:
         self.prepare(rows, hidden, dtype)
         self.expected = self.reference(self.x[0], self.w[0])
         calls = self.right_kernels()
-        peers = self.working_peers()
+        peers = self.working_peers({**self.peers(), **self.compiled_peer()})
         ready = time.perf_counter()
         first, last = self.in_rounds(calls, peers, large=rows * hidden > 1 << 25)
         self.report(first, last, ready - started, time.perf_counter() - ready)
@@ -251,15 +264,14 @@ class Bench:
         self.mark.write_text("")
         return calls
 
-    def working_peers(self) -> dict[str, Call]:
-        """Return the peers, warm; one that does not run here is only left out."""
-        peers = self.peers()
+    def working_peers(self, peers: dict[str, Call]) -> dict[str, Call]:
+        """Return those of the peers that run here, warm."""
         for label, peer in list(peers.items()):
             try:
                 for i in range(self.sets):
                     peer(i)
                 self.torch.cuda.synchronize()
-            except Exception as error:  # noqa: BLE001 - see above
+            except Exception as error:  # noqa: BLE001 - a peer that fails is only left out
                 print(f"  {label}: {error!r}"[:300], flush=True)
                 del peers[label]
         return peers

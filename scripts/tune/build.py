@@ -6,16 +6,21 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from variants import Variant, all_variants
+from variants import Variant
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PER_UNIT = 20
 FLAGS = ("-std=c++17", "-O3", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC", "-Xptxas", "-v")
-HEADER = {"rmsnorm": "rmsnorm.cuh", "bias_relu": "pointwise.cuh", "vector_add": "pointwise.cuh"}
+HEADERS = {
+    "rmsnorm": "rmsnorm.cuh", "bias_relu": "pointwise.cuh", "vector_add": "pointwise.cuh",
+    "copy": "oneshot.cuh",
+}  # fmt: skip
+ONE_SHOT = ("once", "row", "bulk_once")
 ARGUMENTS = "const void* a, const void* b, void* out, int64_t rows, int64_t hidden, double eps, void* stream"
 
 # Shipped candidates: name, group, folder, call. `E` is the element enum of the candidate's namespace.
@@ -38,7 +43,10 @@ def symbol(index: int) -> str:
 
 def unit_text(numbered: list[tuple[int, Variant]]) -> str:
     """Return the source of one translation unit."""
-    lines = [f'#include "{HEADER[numbered[0][1].group]}"']
+    headers = {HEADERS[numbered[0][1].group]}
+    if any(variant.kind in ONE_SHOT for _, variant in numbered):
+        headers.add("oneshot.cuh")
+    lines = [f'#include "{header}"' for header in sorted(headers)]
     for index, variant in numbered:
         lines.append(
             f'extern "C" const char* {symbol(index)}({ARGUMENTS}) {{\n'
@@ -79,12 +87,12 @@ def compile_unit(source: Path) -> tuple[Path, str, float]:
 class Builds:
     """All units, compiling in the background; `group(name)` waits for one operator's."""
 
-    def __init__(self, folder: Path, stride: int = 1) -> None:
+    def __init__(self, folder: Path, variants: Sequence[Variant], stride: int = 1) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 2)
-        self.variants = list(enumerate(all_variants()))[::stride]
+        self.variants = list(enumerate(variants))[::stride]
         self.futures: dict[str, list[Future[tuple[Path, str, float]]]] = {}
-        for group in HEADER:
+        for group in dict.fromkeys(v.group for v in variants):
             for name, of, place, call in CANDIDATES:
                 if of == group:
                     self._submit(group, folder / f"{name}.cu", candidate_text(name, place, call))

@@ -51,7 +51,7 @@ def measure_group(group: str, out: Path, skip: set[str]) -> int:
     """Check and time every shape of one operator."""
     started = time.perf_counter()
     libraries = [Path(p) for p in json.loads((out / f"{group}.libraries.json").read_text())]
-    bench = Bench(group, libraries, skip, out / f"{group}.current")
+    bench = Bench(group, all_variants(), libraries, skip, out / f"{group}.current")
     bench.torch.manual_seed(3)
     warm = bench.torch.randn(8192, 8192, device="cuda", dtype=bench.torch.float16)
     until = time.perf_counter() + 0.5
@@ -94,11 +94,11 @@ def run_group(group: str, out: Path, deadline: float) -> None:
 
 def dry_run(out: Path) -> int:
     """Build a sample of all variants, resolve every symbol, try the bookkeeping."""
-    builds = Builds(out / "build", stride=60)
+    builds = Builds(out / "build", all_variants(), stride=60)
     for group in GROUPS:
         libraries, errors = builds.group(group)
         assert not errors, errors
-        bench = Bench(group, libraries, set(), out / "current")
+        bench = Bench(group, all_variants(), libraries, set(), out / "current")
         wanted = {v.label for _, v in builds.variants if v.group == group}
         assert wanted == set(bench.variants), wanted ^ set(bench.variants)
         for shape in SHAPES[group]:
@@ -146,7 +146,7 @@ def main() -> int:
     groups = arguments.groups.split(",")
     for stale in out.glob("*.libraries.json"):
         stale.unlink()
-    builds = Builds(Path("/tmp/mini_kv_tune"))
+    builds = Builds(Path("/tmp/mini_kv_tune"), all_variants())
     deadline = started + arguments.limit_s
     children = [threading.Thread(target=run_group, args=(group, out, deadline)) for group in groups]
     for thread in children:
