@@ -160,7 +160,7 @@ def test_every_input_enters_the_key(project: Path, toolchain: Toolchain) -> None
     folder = project / "candidates" / "tiny"
 
     def key(asked: BuildRequest, using: Toolchain = toolchain) -> str:
-        return make_plan(asked, using, read_candidate(project, folder)).key
+        return make_plan(asked, using, read_candidate(folder)).key
 
     def changed(part: str, **changes: object) -> Toolchain:
         return msgspec.structs.replace(
@@ -334,7 +334,7 @@ def test_a_lock_held_for_ever_only_delays(project: Path, toolchain: Toolchain) -
     (project / ".build").mkdir()
     asked = request(project, timeout_s=1.0)
     folder = project / "candidates" / "tiny"
-    key = make_plan(asked, toolchain, read_candidate(project, folder)).key
+    key = make_plan(asked, toolchain, read_candidate(folder)).key
     holder = subprocess.Popen(
         ["flock", str(project / ".build" / f"{key}.lock"), "sleep", "60"], start_new_session=True
     )
@@ -530,16 +530,16 @@ def test_missing_parts_of_the_machine_are_named(project: Path, toolchain: Toolch
         assert caught.value.code == code
 
 
-def test_links_out_of_the_project_and_pipes_are_refused(
+def test_links_out_of_the_candidate_and_pipes_are_refused(
     project: Path, toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    outside = tmp_path_factory.mktemp("outside") / "secret.h"
-    outside.write_text("")
     link = project / "candidates" / "tiny" / "link.h"
-    link.symlink_to(outside)
-    with pytest.raises(ConfigurationError, match="leads out of the project"):
-        build(request(project), toolchain)
-    link.unlink()
+    for outside in (tmp_path_factory.mktemp("outside") / "secret.h", project / "baselines.json"):
+        outside.write_text("")
+        link.symlink_to(outside)
+        with pytest.raises(ConfigurationError, match="leads out of the candidate's folder"):
+            build(request(project), toolchain)
+        link.unlink()
     os.mkfifo(link)
     with pytest.raises(ConfigurationError, match="neither a file nor a folder"):
         build(request(project), toolchain)

@@ -49,7 +49,7 @@ def build(
     """
     started = time.monotonic()
     project_root = Path(request.project_root).resolve()
-    snapshot = read_candidate(project_root, project_root / request.candidate_folder)
+    snapshot = read_candidate(project_root / request.candidate_folder)
     plan = make_plan(request, toolchain, snapshot)
     job = _Job(request, toolchain, snapshot, plan, started, progress or _silent, tuple(launcher))
     store = BuildStore(project_root)

@@ -33,15 +33,16 @@ class Snapshot:
             target.write_bytes(raw)
 
 
-def read_candidate(project_root: Path, folder: Path) -> Snapshot:
+def read_candidate(folder: Path) -> Snapshot:
     """Read a candidate folder. Raises :class:`ConfigurationError` for what cannot be a candidate.
 
-    Links to files are followed as long as they stay inside the project; linked folders, pipes and
-    devices are refused rather than silently left out.
+    Links to files are followed as long as they stay inside the candidate's folder: what they lead to is
+    copied beside the sources, where the compiler can read it. Linked folders, pipes and devices are
+    refused rather than silently left out.
     """
     if not folder.is_dir():
         raise ConfigurationError("CANDIDATE_MISSING", f"The candidate folder {folder} does not exist.")
-    root = project_root.resolve()
+    own = folder.resolve()
     files: dict[str, bytes] = {}
     total_bytes = 0
     for place, folders, names in os.walk(folder, onerror=_refuse_unreadable):
@@ -53,7 +54,7 @@ def read_candidate(project_root: Path, folder: Path) -> Snapshot:
                 continue
             path = Path(place, name)
             _refuse_bad_name(path)
-            raw = _read(path, root, MAX_BYTES - total_bytes)
+            raw = _read(path, own, MAX_BYTES - total_bytes)
             total_bytes += len(raw)
             files[path.relative_to(folder).as_posix()] = raw
             if len(files) > MAX_FILES:
@@ -85,10 +86,12 @@ def _refuse_bad_name(path: Path) -> None:
         raise ConfigurationError("BAD_NAME", f"The file name {path.name!r} is not UTF-8.") from error
 
 
-def _read(path: Path, root: Path, room_bytes: int) -> bytes:
+def _read(path: Path, own: Path, room_bytes: int) -> bytes:
     real = Path(os.path.realpath(path))  # Path.resolve raises on links that go round in a ring
-    if path.is_symlink() and root not in real.parents:
-        raise ConfigurationError("PATH_OUTSIDE_PROJECT", f"{path} is a link that leads out of the project.")
+    if path.is_symlink() and own not in real.parents:
+        raise ConfigurationError(
+            "LINK_OUTSIDE_CANDIDATE", f"{path} is a link that leads out of the candidate's folder."
+        )
     try:
         descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:

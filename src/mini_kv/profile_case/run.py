@@ -116,7 +116,7 @@ def _read_inputs(request: ProfileRequest) -> Inputs:
         run=run,
         case=case,
         seed=f"{fixed_seed(run.card.card.task_id, case.id):016x}",
-        snapshot=read_candidate(run.root, run.root / run.manifest.folder),
+        snapshot=read_candidate(run.root / run.manifest.folder),
         timeout_s=request.timeout_s,
     )
 

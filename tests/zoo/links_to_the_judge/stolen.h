@@ -1,0 +1,1 @@
+../../../src/mini_kv/worker/oracle.py
