@@ -31,6 +31,8 @@ EVIDENCE_SCHEMAS: tuple[tuple[str, str], ...] = (
     ("compile.json", "compile"),
     ("correctness.json", "correctness"),
     ("benchmark.json", "benchmark"),
+    ("confirmation_benchmark.json", "benchmark"),
+    ("retimed_benchmark.json", "benchmark"),
     ("regression.json", "regression"),
     ("artifact_index.json", "artifact_index"),
     ("comparison.json", "comparison"),

@@ -95,3 +95,42 @@ def test_a_baseline_that_no_longer_builds_leaves_the_record(fake_project: FakePr
     assert verdict.attempt.exit_code == ExitCode.REGRESSION
     assert "BASELINE_NOT_REBUILT" in codes(verdict)
     assert "confirmation_benchmark.json" in {file.path for file in verdict.attempt.files}
+
+
+MOVED = "reply = change(reply, samples_us=tuple(1.1 * s for s in reply.samples_us))"
+
+
+def test_a_reference_that_moved_in_one_process_only_is_timed_again(fake_project: FakeProject) -> None:
+    baseline = baseline_of(fake_project)
+    # Only the oracle of the run itself audits the card before it times.
+    faults = {
+        "oracle/audit_case": "state['first'] = True",
+        "oracle/time_batch": f"if state.get('first'): {MOVED}",
+    }
+    verdict = fake_project.verify(faults, baseline=baseline, pairs=2)
+    assert verdict.regression is not None
+    assert "retimed_benchmark.json" in {file.path for file in assert_archived(verdict).files}
+    assert verdict.regression.decision is Decision.PASS
+
+
+def test_a_reference_that_moved_is_inconclusive_whatever_the_pairs_say(fake_project: FakeProject) -> None:
+    baseline = baseline_of(fake_project)
+    faults = slower_by(1.2) | {"oracle/time_batch": MOVED}
+    verdict = fake_project.verify(faults, baseline=baseline, pairs=2)
+    assert verdict.regression is not None
+    assert verdict.regression.decision is Decision.INCONCLUSIVE
+    assert {case.code for case in verdict.regression.cases} == {"REFERENCE_MOVED"}
+    assert all(case.paired is not None and case.paired.ratio > 1.1 for case in verdict.regression.cases)
+    assert "more_pairs.json" not in {file.path for file in verdict.attempt.files}
+
+
+def test_a_doubt_takes_a_second_set_of_twice_as_many_pairs(fake_project: FakeProject) -> None:
+    baseline = baseline_of(fake_project)
+    # The record, taken in the process that was checked before, says nothing of it.
+    faults = slower_by(1.08) | {"candidate/run_case": "state['new'] = False"}
+    verdict = fake_project.verify(faults, baseline=baseline, pairs=2)
+    second = from_json((verdict.folder / "more_pairs.json").read_bytes(), PairSet)
+    assert second.pairs == 4
+    assert verdict.regression is not None
+    assert all(case.paired is not None and case.paired.pairs == 6 for case in verdict.regression.cases)
+    assert verdict.regression.decision is Decision.FAIL

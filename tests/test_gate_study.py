@@ -87,7 +87,7 @@ def test_groups_share_no_process_and_spares_are_none_of_theirs(processes: int, s
     )  # type: ignore[arg-type]
     seen: list[int] = []
     for first, spare in disjoint_groups(Evidence(raw), POLICY, seed):
-        assert len(first) == processes_needed(POLICY.pairs)[0]
+        assert len(first) == processes_needed(POLICY)[0]
         assert not set(first) & set(spare)
         seen += first
     assert len(seen) == len(set(seen))
@@ -104,7 +104,9 @@ def test_equal_code_never_fails_and_eight_percent_almost_always_does(seed: int) 
         assert count(gate(raw, kernel, 0), Decision.FAIL) == 0
         slow = gate(raw, kernel, 8)
         assert len(slow) == 4
-        assert count(slow, Decision.FAIL, Decision.SLOWER) >= 3
+        # A thermometer that moved leaves a decision open; it lets no slowdown pass.
+        assert count(slow, Decision.PASS, Decision.PASS_WITH_WARNING) == 0
+        assert count(slow, Decision.FAIL) >= 2
 
 
 @settings(max_examples=6, deadline=None)

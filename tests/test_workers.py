@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,8 +29,6 @@ Start = Callable[[str], Worker]
 
 @pytest.fixture
 def nursery(tmp_path: Path) -> Iterator[Nursery]:
-    import sys
-
     adopt_orphans()
     made = Nursery(tmp_path, [SOURCE, *filter(None, sys.path)])
     yield made
@@ -341,3 +340,17 @@ def test_a_worker_that_was_closed_still_counts_as_the_runs_own(start: Start, nur
     worker.close()
     assert gone(worker.pid)
     assert {os.getpid(), worker.pid} <= nursery.own_processes()
+
+
+def test_a_second_nursery_leaves_the_first_ones_workers_alone(
+    start: Start, nursery: Nursery, tmp_path: Path
+) -> None:
+    """A batch that is timed again in fresh processes ended the run's own oracle."""
+    worker = start(READY + READY + "time.sleep(60)")
+    assert isinstance(worker.request(HELLO, timeout_s=20.0), Answer)
+    second = Nursery(tmp_path / "second", [SOURCE, *filter(None, sys.path)], elder=nursery)
+    other = second.start("candidate")
+    assert isinstance(other.request(HELLO, timeout_s=20.0), Answer)
+    second.close()
+    assert gone(other.pid)
+    assert isinstance(worker.request(HELLO, timeout_s=20.0), Answer)

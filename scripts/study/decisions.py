@@ -1,9 +1,10 @@
 """Decisions over measured processes, made by the product's own gate.
 
 One decision takes processes that no other part of it uses: one was the baseline, one is the candidate,
-and ``pairs`` more of each stand beside each other; where the gate asks for a second set of pairs, as
-many again. The reference that must not move is a cell of two of the pairs' processes that the decision
-does not look at otherwise.
+and ``pairs`` more of each stand beside each other; where the gate asks for a second set of pairs, those come
+from the groups that follow. The reference that must not move is a cell of two of the pairs' processes that
+the decision does not look at otherwise. A record is read from the first batch of its cell: a benchmark's
+inputs stay where they are, and a pair's batches here lie each elsewhere.
 """
 
 from __future__ import annotations
@@ -132,7 +133,10 @@ class Evidence:
         key = (process, cell)
         if key not in self._series:
             measured = self.raw.processes[process].cells[cell]
-            self._series[key] = series_of(measured, self.raw.pilot.empty_kernel_us, repeats=2)
+            first = msgspec.structs.replace(
+                measured, samples_ns=measured.samples_ns[:1], floors_ns=measured.floors_ns[:1]
+            )
+            self._series[key] = series_of(first, self.raw.pilot.empty_kernel_us, repeats=2)
         return self._series[key]
 
     def side(self, process: int, cell: str) -> PairSide | None:
@@ -166,9 +170,9 @@ class Evidence:
         return tuple(found)
 
 
-def processes_needed(pairs: int) -> tuple[int, int]:
+def processes_needed(policy: Policy) -> tuple[int, int]:
     """Return how many processes a decision takes at first, and for a second set of pairs."""
-    return 2 + 2 * pairs, 2 * pairs
+    return 2 + 2 * policy.pairs, 2 * policy.more_pairs
 
 
 def decide(
@@ -182,21 +186,20 @@ def decide(
     then = benchmark_of([_case(evidence, plan, record, a[0], plan.baseline) for plan in plans], device)
     now = benchmark_of([_case(evidence, plan, current, b[0], plan.candidate) for plan in plans], device)
     again = benchmark_of([_case(evidence, plan, b[-1], b[1], plan.candidate) for plan in plans], device)
-    alone = compare_benchmarks(now, then, policy)
-    confirmed = compare_benchmarks(now, then, policy, again)
+    alone = compare_benchmarks(now, then, policy, retimed=again)
+    confirmed = compare_benchmarks(now, then, policy, again, again)
     regression = sum_up(alone, "study", None)
     sets = {plan.kernel: evidence.log_ratios(a, b, plan) for plan in plans}
     decided = add_pairs(regression, sets, policy)
     more = needs_more_pairs(decided, policy)
     used = pairs
-    if more and len(spare) >= 2 * pairs:
+    if more and len(spare) >= 2 * policy.more_pairs:
+        more_a, more_b = spare[: policy.more_pairs], spare[policy.more_pairs : 2 * policy.more_pairs]
         second = {
-            plan.kernel: evidence.log_ratios(spare[:pairs], spare[pairs : 2 * pairs], plan)
-            for plan in plans
-            if plan.kernel in more
+            plan.kernel: evidence.log_ratios(more_a, more_b, plan) for plan in plans if plan.kernel in more
         }
         decided = add_pairs(regression, sets, policy, second)
-        used = 2 * pairs
+        used += policy.more_pairs
     return [
         _outcome(plan, case, other, used)
         for plan, case, other in zip(plans, decided.cases, confirmed, strict=True)
@@ -220,19 +223,18 @@ def _case(evidence: Evidence, plan: Plan, process: int, other: int, level: int) 
 def disjoint_groups(
     evidence: Evidence, policy: Policy, seed: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield groups of processes that share none; a second set of pairs comes from the next group."""
+    """Yield groups of processes that share none; a second set of pairs comes from the groups that follow."""
     order = list(range(len(evidence.raw.processes)))
     random.Random(seed).shuffle(order)
-    size, more = processes_needed(policy.pairs)
-    groups = [tuple(order[i : i + size]) for i in range(0, len(order) - size + 1, size)]
-    for number, group in enumerate(groups):
-        following = groups[(number + 1) % len(groups)]
-        yield group, following[2 : 2 + more] if len(groups) > 1 else ()
+    size, more = processes_needed(policy)
+    for start in range(0, len(order) - size + 1, size):
+        others = order[start + size :] + order[:start]
+        yield tuple(order[start : start + size]), tuple(others[:more])
 
 
-def with_pairs(pairs: int) -> Policy:
-    """Return the product's policy with another number of pairs."""
-    return msgspec.structs.replace(Policy(), pairs=pairs)
+def with_pairs(pairs: int, second_set: int) -> Policy:
+    """Return the product's policy with other numbers of pairs."""
+    return msgspec.structs.replace(Policy(), pairs=pairs, second_set=second_set)
 
 
 def count(outcomes: Sequence[Outcome], *decisions: Decision) -> int:

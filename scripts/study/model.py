@@ -17,7 +17,7 @@ from study.records import KERNELS, LEVELS, Cell, Pilot, Process, Raw, cell_name
 
 TICK_NS = 32.0
 FLOOR_US = 3.2
-EMPTY_KERNEL_US = 0.9
+EMPTY_KERNEL_US = 0.6
 TIMER_OFFSET_US = 0.07
 TAIL_OF_US = 20.0
 

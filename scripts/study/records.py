@@ -33,7 +33,7 @@ class Kernel:
 
 
 KERNELS = {
-    "memory_2us": Kernel(kib=1024, passes=1, spin_cycles=0, iterations=60, batches=2),
+    "memory_2us": Kernel(kib=1024, passes=1, spin_cycles=0, iterations=100, batches=2),
     "spin_2us": Kernel(kib=4, passes=0, spin_cycles=3000, iterations=60),
     "memory_20us": Kernel(kib=24 << 10, passes=1, spin_cycles=0, iterations=80),
     "memory_200us": Kernel(kib=24 << 10, passes=11, spin_cycles=0, iterations=40),

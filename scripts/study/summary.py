@@ -27,7 +27,7 @@ from study.records import Control, Raw, cell_name
 
 REGROUPINGS = 20
 POLICY_REGROUPINGS = 6
-SCANNED_PAIRS = (3, 4, 5, 6, 8)
+SCANNED_PAIRS = ((3, 2), (4, 2), (5, 1), (5, 2), (5, 3), (6, 2))
 CONFIDENCE = 0.95
 
 
@@ -71,6 +71,7 @@ class PolicyRates(Record, frozen=True, kw_only=True):
     """What another number of pairs would give: the worst kernel's rates, and the pairs really taken."""
 
     pairs: int
+    more_pairs: int
     mean_pairs_taken: float | None
     false_fail: float | None
     false_slower: float | None
@@ -212,15 +213,15 @@ def summarise(raw: Raw, regroupings: int = REGROUPINGS) -> Summary:
         false_fail=false_fail,
         false_slower=proportion(count(disjoint, Decision.SLOWER), len(disjoint)),
         power=power,
-        policies=tuple(scan(evidence, kernels, pairs) for pairs in SCANNED_PAIRS),
+        policies=tuple(scan(evidence, kernels, *pairs) for pairs in SCANNED_PAIRS),
         controls=controls,
         bars=bars(false_fail, power, controls),
     )
 
 
-def scan(evidence: Evidence, kernels: Sequence[str], pairs: int) -> PolicyRates:
-    """Return the worst kernel's rates with another number of pairs."""
-    policy = with_pairs(pairs)
+def scan(evidence: Evidence, kernels: Sequence[str], pairs: int, second_set: int) -> PolicyRates:
+    """Return the worst kernel's rates with other numbers of pairs."""
+    policy = with_pairs(pairs, second_set)
 
     def outcomes_at(level: int) -> list[Outcome]:
         plans = [Plan(kernel=name, baseline=0, candidate=level) for name in kernels]
@@ -236,6 +237,7 @@ def scan(evidence: Evidence, kernels: Sequence[str], pairs: int) -> PolicyRates:
     seen = (Decision.FAIL, Decision.SLOWER)
     return PolicyRates(
         pairs=pairs,
+        more_pairs=policy.more_pairs,
         mean_pairs_taken=mean([float(one.pairs) for one in equal]) if equal else None,
         false_fail=max(shares(equal, Decision.FAIL), default=None),
         false_slower=max(shares(equal, Decision.SLOWER), default=None),

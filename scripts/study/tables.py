@@ -82,7 +82,7 @@ def policies(summary: Summary) -> str:
     """Return what other numbers of pairs would give, for the worst kernel each."""
     return table(
         (
-            "pairs a set",
+            "pairs, and more in doubt",
             "pairs taken on equal code",
             "false FAIL",
             "false SLOWER",
@@ -92,7 +92,7 @@ def policies(summary: Summary) -> str:
         ),
         [
             (
-                str(row.pairs),
+                f"{row.pairs} + {row.more_pairs}",
                 "-" if row.mean_pairs_taken is None else f"{row.mean_pairs_taken:.1f}",
                 _share(row.false_fail),
                 _share(row.false_slower),
@@ -140,7 +140,7 @@ def design(summary: Summary) -> str:
         f"comparison, {equal} decisions on equal code in all. Decisions of one group come from the same "
         f"processes, but from different calls of them. Rates beside them also use regroupings of the same "
         f"processes, which sharpen an estimate and are no further evidence: their bounds are not given. "
-        f"The policy has {summary.policy.pairs} pairs a set."
+        f"The policy has {summary.policy.pairs} pairs, and {summary.policy.more_pairs} more in doubt."
     )
 
 

@@ -85,6 +85,7 @@ class _Evidence(RunLog):
     pairs: PairSet | None = None
     more_pairs: PairSet | None = None
     confirmation: Benchmark | None = None
+    retimed: Benchmark | None = None
 
 
 def verify(request: VerifyRequest, progress: Progress) -> Verdict:
@@ -199,7 +200,7 @@ def _compare(
     )
     evidence.regression = gated.regression
     evidence.pairs, evidence.more_pairs = gated.pairs, gated.more_pairs
-    evidence.confirmation = gated.confirmation
+    evidence.confirmation, evidence.retimed = gated.confirmation, gated.retimed
     evidence.findings += gated.findings
 
 
@@ -226,6 +227,7 @@ def _archive(
         ("pairs.json", evidence.pairs),
         ("more_pairs.json", evidence.more_pairs),
         ("confirmation_benchmark.json", evidence.confirmation),
+        ("retimed_benchmark.json", evidence.retimed),
     ):
         if record is not None:
             writer.add_json(name, record)

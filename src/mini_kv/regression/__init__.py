@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from mini_kv.regression.decisions import CurrentMeasurement, Policy, exit_code, needs_confirmation
+from mini_kv.regression.decisions import (
+    CurrentMeasurement,
+    Policy,
+    exit_code,
+    needs_confirmation,
+    needs_retiming,
+)
 from mini_kv.regression.gate import compare_benchmarks, decide
 from mini_kv.regression.paired import (
     MIN_PAIRS,
@@ -26,6 +32,7 @@ __all__ = [
     "holm",
     "needs_confirmation",
     "needs_more_pairs",
+    "needs_retiming",
     "paired_slowdown",
     "wants_pairs",
 ]

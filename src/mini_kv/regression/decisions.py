@@ -10,6 +10,7 @@ from mini_kv.core.record import Record
 from mini_kv.core.results import Benchmark, CaseComparison, Decision, Environment, Regression
 
 NEEDS_CONFIRMATION = "NEEDS_CONFIRMATION"
+REFERENCE_MOVED = "REFERENCE_MOVED"
 
 # The first of these that any case has is the decision of the whole.
 _GRAVEST_FIRST = (
@@ -27,22 +28,29 @@ class Policy(Record, frozen=True, kw_only=True):
 
     ``min_paired_slowdown`` is half of the 2 % from which SLOWER is meant to be reported: at 2 % itself
     every second estimate of a true 2 % would fall short. ``max_floor_shift`` is how far the empty-call
-    floors of two processes may lie apart to be taken for their timers' offset (on an H200 it varies by
-    2 %, one standard deviation). ``min_p50_shift_us`` (CUDA) is the least difference of net P50s that
-    counts between two single processes. Pairs of fresh processes come in at most two sets of ``pairs``;
-    ``paired_alpha`` is split between the two looks at them, so that both together keep it. The reasons
+    floors of two processes may lie apart to be taken for their timers' offset. ``min_p50_shift_us`` (CUDA)
+    is the least difference of P50s that counts between two single processes. Pairs of fresh processes come
+    in a first set of ``pairs`` and, where it leaves a doubt (``min_doubt``), a second that is
+    ``second_set`` times as large; ``paired_alpha`` is split between the two looks at them, so that both together keep it. The reasons
     and the measured error rates stand in docs/method.md.
     """
 
     max_p50_slowdown: float = 0.05
     max_p95_slowdown: float = 0.10
     max_reference_shift: float = 0.02
-    max_floor_shift: float = 0.10
+    max_floor_shift: float = 0.15
     min_p50_shift_us: float = 0.2
     min_paired_slowdown: float = 0.01
+    min_doubt: float = 0.005
     pairs: int = 5
+    second_set: int = 2
     paired_alpha: float = 0.05
     first_look_share: float = 0.4
+
+    @property
+    def more_pairs(self) -> int:
+        """How many pairs the second set has."""
+        return self.pairs * self.second_set
 
 
 class CurrentMeasurement(Record, frozen=True, kw_only=True):
@@ -77,6 +85,11 @@ def exit_code(regression: Regression) -> ExitCode:
 def needs_confirmation(regression: Regression) -> tuple[str, ...]:
     """Return the cases that a second, independent batch in fresh processes must decide."""
     return tuple(case.case_id for case in regression.cases if case.code == NEEDS_CONFIRMATION)
+
+
+def needs_retiming(regression: Regression) -> tuple[str, ...]:
+    """Return the cases whose reference moved: a second batch in fresh processes may show it still."""
+    return tuple(case.case_id for case in regression.cases if case.code == REFERENCE_MOVED)
 
 
 def conclude(

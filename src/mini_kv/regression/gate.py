@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from mini_kv.core.card import DeviceKind
 from mini_kv.core.quality import judge_quality
@@ -17,7 +17,14 @@ from mini_kv.core.results import (
     Regression,
     Series,
 )
-from mini_kv.regression.decisions import NEEDS_CONFIRMATION, CurrentMeasurement, Policy, conclude, sum_up
+from mini_kv.regression.decisions import (
+    NEEDS_CONFIRMATION,
+    REFERENCE_MOVED,
+    CurrentMeasurement,
+    Policy,
+    conclude,
+    sum_up,
+)
 
 
 class _Reading(NamedTuple):
@@ -39,6 +46,7 @@ def decide(
     policy: Policy,
     confirmation: Benchmark | None = None,
     *,
+    retimed: Benchmark | None = None,
     baseline_name: str | None = None,
     baseline_sha256: str | None = None,
 ) -> Regression:
@@ -46,7 +54,10 @@ def decide(
 
     Without ``confirmation`` a P50 over its limit is INCONCLUSIVE with code ``NEEDS_CONFIRMATION`` (see
     :func:`needs_confirmation`): a second batch that never comes is not a pass. With it, over in both
-    batches is FAIL and over in one PASS_WITH_WARNING. Every comparison fails closed: NaN is slower.
+    batches is FAIL and over in one PASS_WITH_WARNING. ``retimed``, another batch in fresh processes, stands
+    in for a case whose reference had moved (see :func:`needs_retiming`) where it has not moved there: one
+    process's reference differs from another's by more than the limit now and then. Every comparison fails
+    closed: NaN is slower.
     """
     if baseline is None:
         return conclude(Decision.NO_BASELINE, "NO_BASELINE", "No baseline was given to compare with.", ())
@@ -57,7 +68,7 @@ def decide(
     if current.benchmark is None:
         message = "Nothing was timed, so nothing can be compared."
         return conclude(Decision.INCONCLUSIVE, "NOT_TIMED", message, (), *named)
-    cases = compare_benchmarks(current.benchmark, baseline.benchmark, policy, confirmation)
+    cases = compare_benchmarks(current.benchmark, baseline.benchmark, policy, confirmation, retimed)
     return sum_up(cases, *named)
 
 
@@ -114,17 +125,22 @@ def _gpu_facts(environment: Environment) -> str:
 
 
 def compare_benchmarks(
-    now: Benchmark, then: Benchmark, policy: Policy, confirmation: Benchmark | None = None
+    now: Benchmark,
+    then: Benchmark,
+    policy: Policy,
+    confirmation: Benchmark | None = None,
+    retimed: Benchmark | None = None,
 ) -> tuple[CaseComparison, ...]:
-    """Return one comparison a case, the baseline's cases first; the two must be comparable."""
+    """Return one comparison a case, the baseline's cases first; arguments as :func:`decide` has them."""
     # The baseline's cases are the plan: one that is missing now has not passed.
     planned = {case.case_id: case for case in then.cases}
     current = {case.case_id: case for case in now.cases}
     again = {case.case_id: case for case in confirmation.cases} if confirmation is not None else {}
+    fresh = {case.case_id: case for case in retimed.cases} if retimed is not None else {}
     compared = [
         _compare_case(
             name,
-            _read(current.get(name), before, now.device, policy),
+            _read_still(current.get(name), fresh.get(name), before, now.device, policy),
             _read(again[name], before, now.device, policy) if name in again else None,
             policy,
         )
@@ -139,6 +155,23 @@ def compare_benchmarks(
     return tuple(compared)
 
 
+def _read_still(
+    now: BenchmarkCase | None,
+    fresh: BenchmarkCase | None,
+    then: BenchmarkCase,
+    device: DeviceKind,
+    policy: Policy,
+) -> _Reading:
+    reading = _read(now, then, device, policy)
+    if fresh is None or reading.trouble is None or reading.trouble[0] != REFERENCE_MOVED:
+        return reading
+    other = _read(fresh, then, device, policy)
+    if other.trouble is None:
+        return other
+    code, why = reading.trouble
+    return reading._replace(trouble=(code, f"{why}; timed again in fresh processes, {other.trouble[1]}"))
+
+
 def _read(now: BenchmarkCase | None, then: BenchmarkCase, device: DeviceKind, policy: Policy) -> _Reading:
     if now is None or now.candidate is None or now.reference is None:
         return _NOTHING_READ._replace(trouble=("CASE_NOT_TIMED", "the case was not timed"))
@@ -146,14 +179,14 @@ def _read(now: BenchmarkCase | None, then: BenchmarkCase, device: DeviceKind, po
         return _NOTHING_READ._replace(trouble=("BASELINE_NOT_TIMED", "the baseline did not time the case"))
     p50_ratio, shift_us = _net_ratio(now.candidate, then.candidate, policy)
     # What two processes of the same code differ by is no slowdown, however short the kernel.
-    trifling = device == "cuda" and shift_us < policy.min_p50_shift_us
+    least_us = policy.min_p50_shift_us if device == "cuda" else 0.0
+    p95_ratio, _ = _ratio(now.candidate, then.candidate, "p95_us", policy)
+    reference_ratio, moved_us = _ratio(now.reference, then.reference, "p50_us", policy)
     reading = _Reading(
         p50_ratio=p50_ratio,
-        p95_ratio=_ratio(now.candidate, then.candidate, now.candidate.p95_us, then.candidate.p95_us, policy),
-        reference_ratio=_ratio(
-            now.reference, then.reference, now.reference.p50_us, then.reference.p50_us, policy
-        ),
-        over=not p50_ratio <= 1.0 + policy.max_p50_slowdown and not trifling,
+        p95_ratio=p95_ratio,
+        reference_ratio=reference_ratio,
+        over=not p50_ratio <= 1.0 + policy.max_p50_slowdown and not shift_us < least_us,
         trouble=None,
     )
     # Judged from the series once more: the flag alone is no evidence that the gate was applied.
@@ -163,9 +196,9 @@ def _read(now: BenchmarkCase | None, then: BenchmarkCase, device: DeviceKind, po
         why = reasons[0].message.rstrip(".") if reasons else "the case was marked unstable"
         return reading._replace(trouble=("UNSTABLE", f"the times are unstable ({why})"))
     shift = policy.max_reference_shift
-    if not 1.0 - shift <= reading.reference_ratio <= 1.0 + shift:
+    if not 1.0 - shift <= reference_ratio <= 1.0 + shift and not abs(moved_us) < least_us:
         moved = f"the reference itself runs at {reading.reference_ratio:.3f} of its baseline time"
-        return reading._replace(trouble=("REFERENCE_MOVED", f"{moved} (limit {shift:.0%} either way)"))
+        return reading._replace(trouble=(REFERENCE_MOVED, f"{moved} (limit {shift:.0%} either way)"))
     return reading
 
 
@@ -183,18 +216,22 @@ def _net_ratio(now: Series, then: Series, policy: Policy) -> tuple[float, float]
     return (now_us / then_us, now_us - then_us) if usable else (math.nan, math.nan)
 
 
-def _ratio(now: Series, then: Series, now_us: float, then_us: float, policy: Policy) -> float:
-    """Return ``now_us / then_us`` as the baseline's own timer would have read it; NaN if that is no ratio.
+def _ratio(
+    now: Series, then: Series, figure: Literal["p50_us", "p95_us"], policy: Policy
+) -> tuple[float, float]:
+    """Return a figure's ratio and difference (us) as the baseline's own timer would have read them.
 
     Every process reads all its times with one constant offset, seen in its empty-call floor: on short
     kernels that offset moves a P50 by more than the limits judge. So the difference of the two floors is
-    taken off, unless it is too large to be that offset (or NaN): then the times stand as they are.
+    taken off, unless it is too large to be that offset (or NaN): then the times stand as they are. NaN
+    where there is no ratio.
     """
+    now_us, then_us = getattr(now, figure), getattr(then, figure)
     offset_us = now.floor_us - then.floor_us
     if abs(offset_us) <= policy.max_floor_shift * then.floor_us:
         now_us -= offset_us
     usable = 0.0 < now_us < math.inf and 0.0 < then_us < math.inf
-    return now_us / then_us if usable else math.nan
+    return (now_us / then_us, now_us - then_us) if usable else (math.nan, math.nan)
 
 
 def _compare_case(name: str, first: _Reading, second: _Reading | None, policy: Policy) -> CaseComparison:

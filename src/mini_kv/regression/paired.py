@@ -11,13 +11,10 @@ import msgspec
 from mini_kv.core import student_t
 from mini_kv.core.results import CaseComparison, Decision, PairedTest, Regression
 from mini_kv.core.statistics import mean, std
-from mini_kv.regression.decisions import NEEDS_CONFIRMATION, Policy, sum_up
+from mini_kv.regression.decisions import NEEDS_CONFIRMATION, REFERENCE_MOVED, Policy, sum_up
 
 # exp() of more than this overflows; a bound that wide says nothing anyway.
 _MAX_LOG_RATIO = 700.0
-REFERENCE_MOVED = "REFERENCE_MOVED"
-# What a direct comparison with the baseline's own code can settle. Unstable times it cannot.
-_SETTLED_BY_PAIRS = frozenset({NEEDS_CONFIRMATION, REFERENCE_MOVED})
 
 # Two ratios have a spread; fewer have none.
 MIN_PAIRS = 2
@@ -80,10 +77,11 @@ def add_pairs(
     ``first`` holds ``log(candidate / baseline)`` of net times by case, one a pair; ``second`` the same of
     an independent set of pairs, for the cases that :func:`needs_more_pairs` named. A set whose mean passes
     the P50 limit is a batch that is over it: over in two batches of three (the record's, the sets') is
-    FAIL. A significant slowdown (Holm over the cases tested) is SLOWER. A doubt that only the record left
-    (one batch over, a reference that moved) ends as a warning where the pairs show no such slowdown.
-    Ratios that are no numbers, and cases in ``lost`` (with the reason), make a passed case
-    PASS_WITH_WARNING. Graver decisions stay as they are.
+    FAIL, and so is a second set over it whose verdict all pairs together share. A significant slowdown
+    (Holm over the cases tested) is SLOWER. A record that was over its limit ends as a warning where the
+    pairs show no such slowdown. Ratios that are no numbers, and cases in ``lost`` (with the reason), make
+    a passed case PASS_WITH_WARNING. Other decisions stay as they are, and carry the pairs' interval: where
+    the reference moved, no pairs can say what else has.
     """
     tests: dict[str, _Test] = {}
     unusable: dict[str, str] = dict(lost or {})
@@ -109,21 +107,24 @@ def add_pairs(
 
 
 def wants_pairs(regression: Regression) -> tuple[str, ...]:
-    """Return the cases on which pairs have a word: those judged, and those whose doubt pairs can settle."""
+    """Return the cases on which pairs have a word: those judged or doubted, and those whose reference moved.
+
+    The last stay inconclusive; the pairs' interval tells the reader what the record cannot.
+    """
     judged = (Decision.PASS, Decision.PASS_WITH_WARNING, Decision.SLOWER)
     return tuple(
         case.case_id
         for case in regression.cases
         if case.decision in judged
-        or (case.decision is Decision.INCONCLUSIVE and case.code in _SETTLED_BY_PAIRS)
+        or (case.decision is Decision.INCONCLUSIVE and case.code in (NEEDS_CONFIRMATION, REFERENCE_MOVED))
     )
 
 
 def needs_more_pairs(regression: Regression, policy: Policy) -> tuple[str, ...]:
     """Return the cases that a second, independent set of pairs must decide.
 
-    Those whose first set shows a slowdown worth reporting that is either not sure yet, or over the P50
-    limit with no other batch over it.
+    Those whose first set shows a slowdown that is not sure yet, one over the P50 limit with no other batch
+    over it, and one that is sure but not surely below that limit.
     """
     return tuple(case.case_id for case in regression.cases if _unclear(case, policy))
 
@@ -131,12 +132,14 @@ def needs_more_pairs(regression: Regression, policy: Policy) -> tuple[str, ...]:
 def _unclear(case: CaseComparison, policy: Policy) -> bool:
     if case.paired is None or len(case.paired.set_ratios) != 1:
         return False
-    if case.decision in (Decision.FAIL, Decision.INCOMPARABLE):
-        return False
-    if case.decision is Decision.INCONCLUSIVE and case.code not in _SETTLED_BY_PAIRS:
-        return False
-    over = not case.paired.ratio <= 1.0 + policy.max_p50_slowdown
-    return over or (case.decision is not Decision.SLOWER and _worth_reporting(case.paired.ratio, policy))
+    limit = 1.0 + policy.max_p50_slowdown
+    match case.decision:
+        case Decision.SLOWER:
+            return not case.paired.upper <= limit
+        case Decision.PASS | Decision.PASS_WITH_WARNING:
+            return not case.paired.ratio < 1.0 + policy.min_doubt
+        case _:
+            return False
 
 
 def _worth_reporting(ratio: float, policy: Policy) -> bool:
@@ -208,14 +211,19 @@ def _with_pairs(case: CaseComparison, test: _Test, adjusted: float, policy: Poli
     )
     case = msgspec.structs.replace(case, paired=paired)
     passed = case.decision in (Decision.PASS, Decision.PASS_WITH_WARNING)
-    if not (passed or (case.decision is Decision.INCONCLUSIVE and case.code in _SETTLED_BY_PAIRS)):
-        return case
-    decision, code, took = _judge(case, paired, adjusted < test.alpha, policy)
     figures = (
         f"{ratio - 1.0:+.1%} in net time over {len(test.values)} pairs of fresh processes "
         f"({1.0 - 2.0 * policy.paired_alpha:.0%} interval {lower - 1.0:+.1%} to {upper - 1.0:+.1%}, "
         f"adjusted p {adjusted:.2g})"
     )
+    if case.code == REFERENCE_MOVED:
+        message = (
+            f"{case.message} Beside the baseline's own code, which the gate does not judge by: {figures}."
+        )
+        return msgspec.structs.replace(case, message=message)
+    if not (passed or case.code == NEEDS_CONFIRMATION):
+        return case
+    decision, code, took = _judge(case, paired, adjusted < test.alpha, policy)
     message = f"{took} {figures}. {case.message}" if took else case.message
     return msgspec.structs.replace(case, decision=decision, code=code, message=message)
 
@@ -226,12 +234,11 @@ def _judge(
     limit = 1.0 + policy.max_p50_slowdown
     batches_over = sum(not ratio <= limit for ratio in paired.set_ratios)
     batches_over += case.code == NEEDS_CONFIRMATION
-    if significant and batches_over >= 2:
+    confirmed = not paired.set_ratios[-1] <= limit and not paired.ratio <= limit
+    if significant and (batches_over >= 2 or (len(paired.set_ratios) > 1 and confirmed)):
         return Decision.FAIL, "PAIRED_P50_SLOWER", "Slower beside the baseline's own code:"
     if significant and _worth_reporting(paired.ratio, policy):
         return Decision.SLOWER, "PAIRED_SLOWER", "Slower:"
     if case.code == NEEDS_CONFIRMATION:
         return Decision.PASS_WITH_WARNING, "P50_SLOWER_ONCE", "Not confirmed beside the baseline's own code:"
-    if case.code == REFERENCE_MOVED and paired.upper <= limit:
-        return Decision.PASS_WITH_WARNING, REFERENCE_MOVED, "Not slower beside the baseline's own code:"
     return case.decision, case.code, ""

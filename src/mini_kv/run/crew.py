@@ -92,10 +92,13 @@ class Crew:
 
 
 @contextmanager
-def start_crew(inputs: RunInputs) -> Iterator[Crew]:
-    """Start oracle and candidate workers at once; end them, and whatever they started, at the end."""
+def start_crew(inputs: RunInputs, elder: Nursery | None = None) -> Iterator[Crew]:
+    """Start oracle and candidate workers at once; end them, and whatever they started, at the end.
+
+    ``elder`` is the nursery of a crew that goes on working afterwards.
+    """
     scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
-    nursery = Nursery(scratch, import_path(inputs.root), inputs.cage)
+    nursery = Nursery(scratch, import_path(inputs.root), inputs.cage, elder)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         stack.callback(nursery.close)

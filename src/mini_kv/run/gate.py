@@ -43,6 +43,7 @@ class Gated:
     pairs: PairSet | None = None
     more_pairs: PairSet | None = None
     confirmation: Benchmark | None = None
+    retimed: Benchmark | None = None
     findings: tuple[Finding, ...] = ()
 
 
@@ -67,22 +68,31 @@ def gate(crew: Crew, timed: Benchmark, request: GateRequest, progress: Progress)
 
     Where the baseline's sources build here, its code and the candidate's are timed beside each other in
     pairs of fresh processes, and a second set of pairs where the first leaves a doubt. A P50 over its limit
-    that no pairs could judge is confirmed, or not, by a second batch of the candidate alone.
+    that no pairs could judge is confirmed, or not, by a second batch of the candidate alone. Where the
+    reference moved, the whole is timed once more in fresh processes before anything is decided.
     """
-    decide = functools.partial(_decide, crew, timed, request)
+    decision = _decide(crew, timed, request, None, None)
+    retimed = _another_batch(crew, request, progress) if regression.needs_retiming(decision) else None
+    decide = functools.partial(_decide, crew, timed, request, retimed)
     decision = decide(None)
-    gated = Gated(regression=decision)
+    gated = Gated(regression=decision, retimed=retimed)
     names = regression.wants_pairs(decision)
     if names and request.policy.pairs >= regression.MIN_PAIRS:
         _stand_beside(crew, timed, request, names, gated, progress)
     if regression.needs_confirmation(gated.regression):
-        gated.confirmation = _second_batch(crew, request, progress)
+        gated.confirmation = _another_batch(crew, request, progress)
         if gated.confirmation is not None:
             gated.regression = _with_pairs(decide(gated.confirmation), gated, request.policy)
     return gated
 
 
-def _decide(crew: Crew, timed: Benchmark, request: GateRequest, second: Benchmark | None) -> Regression:
+def _decide(
+    crew: Crew,
+    timed: Benchmark,
+    request: GateRequest,
+    retimed: Benchmark | None,
+    second: Benchmark | None,
+) -> Regression:
     card = crew.inputs.card.card
     current = regression.CurrentMeasurement(
         task_id=card.task_id,
@@ -97,6 +107,7 @@ def _decide(crew: Crew, timed: Benchmark, request: GateRequest, second: Benchmar
         request.baseline,
         request.policy,
         second,
+        retimed=retimed,
         baseline_name=request.name,
         baseline_sha256=request.sha256,
     )
@@ -118,11 +129,13 @@ def _stand_beside(
         a = PairedSide(label=BASELINE, inputs=rebuilt, build=build)
         b = PairedSide(label=CANDIDATE, inputs=inputs, build=request.build)
         decision = gated.regression
-        gated.pairs = _run(crew, timed, request, a, b, names, gated, progress)
+        gated.pairs = _run(crew, timed, request, a, b, names, request.policy.pairs, gated, progress)
         gated.regression = _with_pairs(decision, gated, request.policy)
         more = regression.needs_more_pairs(gated.regression, request.policy)
         if more:
-            gated.more_pairs = _run(crew, timed, request, a, b, more, gated, progress)
+            gated.more_pairs = _run(
+                crew, timed, request, a, b, more, request.policy.more_pairs, gated, progress
+            )
             gated.regression = _with_pairs(decision, gated, request.policy)
 
 
@@ -133,6 +146,7 @@ def _run(
     a: PairedSide,
     b: PairedSide,
     names: tuple[str, ...],
+    pairs: int,
     gated: Gated,
     progress: Progress,
 ) -> PairSet:
@@ -146,7 +160,7 @@ def _run(
                 a=a,
                 b=b,
                 cases=[inputs.card.card.case(name) for name in names],
-                pairs=request.policy.pairs,
+                pairs=pairs,
                 plan=pair_plan(inputs.card.card.benchmark, **PAIR_SAMPLES[inputs.device]),
                 empty_kernel_us={name: _empty_kernels_us(cases[name]) for name in names},
                 timeout_s=request.timeout_s,
@@ -186,8 +200,8 @@ def _with_pairs(decision: Regression, gated: Gated, policy: regression.Policy) -
     return regression.add_pairs(decision, ratios[0], policy, second, lost=lost)
 
 
-def _second_batch(crew: Crew, request: GateRequest, progress: Progress) -> Benchmark | None:
-    with start_crew(crew.inputs) as fresh:
+def _another_batch(crew: Crew, request: GateRequest, progress: Progress) -> Benchmark | None:
+    with start_crew(crew.inputs, crew.nursery) as fresh:
         fresh.load_oracle()
         if fresh.load(request.build) is not None:
             return None

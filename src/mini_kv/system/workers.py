@@ -313,12 +313,22 @@ def _environment(scratch: Path) -> dict[str, str]:
 
 
 class Nursery:
-    """Starts workers and, at the end, makes sure that none of them and none of theirs is left."""
+    """Starts workers and, at the end, makes sure that none of them and none of theirs is left.
 
-    def __init__(self, scratch: Path, import_path: Sequence[str], cage: Cage | None = None) -> None:
+    ``elder`` is another nursery of this process that lives on: its workers are spared.
+    """
+
+    def __init__(
+        self,
+        scratch: Path,
+        import_path: Sequence[str],
+        cage: Cage | None = None,
+        elder: Nursery | None = None,
+    ) -> None:
         self._scratch = scratch
         self._import_path = tuple(import_path)
         self._cage = cage
+        self._elder = elder
         if cage is not None:
             scratch.chmod(0o711)  # another user passes through, and sees nothing of its neighbours
         self._workers: list[Worker] = []
@@ -349,9 +359,13 @@ class Nursery:
         with self._lock:
             for worker in self._workers:
                 worker.close()
-            return sweep_orphans(frozenset())
+            return sweep_orphans(self._living())
 
     def sweep(self) -> int:
         """Kill what lost workers left behind; only while no other child of the judge runs."""
         with self._lock:
-            return sweep_orphans(frozenset(worker.pid for worker in self._workers if worker.alive))
+            return sweep_orphans(self._living())
+
+    def _living(self) -> frozenset[int]:
+        own = frozenset(worker.pid for worker in self._workers if worker.alive)
+        return own if self._elder is None else own | self._elder._living()
