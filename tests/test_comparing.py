@@ -269,6 +269,30 @@ def test_a_result_that_is_wrong_while_timed_ends_with_4(project: FakeProject) ->
     assert (record.a.exit_code, record.b.exit_code) == (0, ExitCode.CORRECTNESS)
 
 
+WRITES = "payloads = [bytes(len(payloads[0]))]"
+
+
+def test_a_side_that_writes_to_its_inputs_only_while_compare_times_it_ends_with_4(
+    project: FakeProject,
+) -> None:
+    compared = run(project, {"candidate/fetch_timed_inputs/timed_b": OF_B + WRITES})
+    record = assert_sealed(compared)
+    assert (record.a.exit_code, record.b.exit_code) == (0, ExitCode.CORRECTNESS)
+    assert compared.b.benchmark is not None
+    assert [one.code for one in compared.b.benchmark.cases[1].findings] == ["INPUT_MUTATED_WHILE_TIMED"]
+    assert case_of(compared, "timed_b").word == "undecided"
+
+
+def test_a_side_that_writes_to_its_inputs_only_in_a_fresh_pair_gives_no_ratio(project: FakeProject) -> None:
+    faults = {
+        "candidate/run_case": "state['gated'] = True",
+        "candidate/fetch_timed_inputs/timed_b": f"if not state.get('gated'): {WRITES}",
+    }
+    lost = case_of(run(project, faults), "timed_b")
+    assert (lost.word, lost.ratio) == ("undecided", None)
+    assert {finding.code for finding in lost.findings} == {"INPUT_MUTATED_WHILE_TIMED"}
+
+
 def test_a_pair_that_is_lost_leaves_the_whole_undecided(project: FakeProject) -> None:
     # The fresh processes have run no case before.
     fault = "if not state.get('gated'): " + CRASH

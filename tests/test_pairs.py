@@ -6,6 +6,7 @@ import math
 import random
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from mini_kv.benchmark.pairs import PairInputs, batch_order, measure_pair, pair_plan
@@ -94,7 +95,17 @@ def _answer(reply: p.Reply) -> Answer:
     return Answer(reply=reply, payloads=[bytearray(4)])
 
 
-def _measure(a: FakeSeat, b: FakeSeat, pair: int = 0, mismatches: int = 0) -> PairResult:
+KEYS = ("timed/bench/0", "timed/bench/1", "timed/bench/2")
+
+
+def _measure(
+    a: FakeSeat,
+    b: FakeSeat,
+    pair: int = 0,
+    mismatches: int = 0,
+    keys: tuple[str, ...] = KEYS[:1],
+    oracle: FakeOracle | None = None,
+) -> PairResult:
     made = p.CaseMade(
         arguments=(),
         expected=(p.ExpectedOutput(shape=(1,), dtype="float32", device="cuda:0"),),
@@ -107,7 +118,7 @@ def _measure(a: FakeSeat, b: FakeSeat, pair: int = 0, mismatches: int = 0) -> Pa
         return TimedSubject(
             card=cast(Any, None),
             device="cuda",
-            oracle=cast(Any, FakeOracle(mismatches)),
+            oracle=cast(Any, oracle or FakeOracle(mismatches)),
             seat=cast(Any, seat),
             secret_seeds={},
             gpu=None,
@@ -115,7 +126,7 @@ def _measure(a: FakeSeat, b: FakeSeat, pair: int = 0, mismatches: int = 0) -> Pa
             chooser=random.Random(0),
         )
 
-    inputs = PairInputs(sets=Sets(made=(made,), keys=("timed/bench/0",)), payloads=())
+    inputs = PairInputs(sets=Sets(made=(made,) * len(keys), keys=keys), payloads=())
     return measure_pair(subject(a), subject(b), CASE, inputs, PLAN, pair=pair, labels=("old", "new"))
 
 
@@ -125,6 +136,34 @@ def test_a_slowdown_below_one_tick_shows_and_the_processes_offsets_do_not() -> N
     assert result.log_ratio == pytest.approx(math.log(1.01), abs=0.003)
     assert (result.a.label, result.b.label) == ("old", "new")
     assert result.net_b_us == pytest.approx(2.02, abs=0.006)
+
+
+def test_the_judge_draws_which_call_of_a_sample_is_kept_and_judges_that_one() -> None:
+    """Only the last call of a sample was looked at: a candidate could work on that one alone."""
+    asked: list[p.TimeBatch] = []
+    judged: list[str] = []
+
+    class Seat(FakeSeat):
+        def _time(self, message: p.TimeBatch) -> Answer | Lost:
+            asked.append(message)
+            answer = super()._time(message)
+            assert isinstance(answer, Answer) and isinstance(answer.reply, p.Timed)
+            return _answer(msgspec.structs.replace(answer.reply, calls_per_sample=4))
+
+    class Oracle(FakeOracle):
+        def ask(self, message: p.Request, payloads: object = (), **rest: object) -> Answer:
+            if isinstance(message, p.Compare):
+                judged.append(message.key)
+            return super().ask(message, payloads, **rest)
+
+    log: list[str] = []
+    _measure(Seat(log, "a", 2.0, 3.0), Seat(log, "b", 2.0, 3.0), keys=KEYS, oracle=Oracle())
+    assert len({request.kept_at for request in asked}) == PLAN.repeats  # the two draw alike here
+    last = dict(zip(log, asked, strict=True))
+    expected = [
+        KEYS[((PLAN.iterations - 1) * 4 + p.kept_call(last[name].kept_at, 4)) % len(KEYS)] for name in "ab"
+    ]
+    assert judged == expected
 
 
 def test_order_is_mirrored_and_odd_pairs_begin_with_the_other_side() -> None:

@@ -15,7 +15,7 @@ def check_inputs(subject: TimedSubject, case: Case, sets: Sets) -> tuple[Finding
 
     A set that was written to in any of its calls stays changed, so one look after all of them sees it.
     """
-    if not (subject.card.contract.functional and sets.storages):
+    if not (sets.storages and subject.card.contract.functional):
         return ()
     # Which set is looked at is drawn only after all calls have been made.
     chosen = subject.chooser.randrange(len(sets.storages))

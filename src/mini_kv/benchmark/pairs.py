@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mini_kv.benchmark.intact import check_inputs
 from mini_kv.benchmark.samples import (
     BATCH_TIMEOUT_FACTOR,
     FALLBACK_TICK_US,
@@ -77,12 +78,13 @@ def measure_pair(
     """Time one case on both seats of a pair; odd pairs begin with ``b``. Raises :class:`SideLost`.
 
     Both seats' workers must have opened their libraries, and the caller holds the device lock. One timed
-    output a side, drawn at random, is judged by the oracle. ``empty_kernel_us`` is the empty kernel's own
+    output a side, drawn at random, is judged by the oracle, and one set of inputs must be what was sent.
+    ``empty_kernel_us`` is the empty kernel's own
     device time on each side (0 where CUPTI did not tell): it belongs to the net time of a call.
     """
     sides: dict[PairName, TimedSubject] = {"a": a, "b": b}
     taken: dict[PairName, Taken] = {"a": Taken(), "b": Taken()}
-    last: dict[PairName, p.Timed] = {}
+    last: dict[PairName, tuple[p.Timed, float]] = {}
     first: PairName = "a" if pair % 2 == 0 else "b"
     for name, subject in sides.items():
         with blamed_on(name):
@@ -93,7 +95,7 @@ def measure_pair(
     made: dict[PairName, PairSide] = {}
     for name, label, kernel_us in zip(sides, labels, empty_kernel_us, strict=True):
         with blamed_on(name):
-            _check(sides[name], case, last[name], inputs.sets)
+            _check(sides[name], case, *last[name], inputs.sets)
             made[name] = _side(sides[name], label, taken[name], kernel_us)
     for subject in sides.values():
         if subject.seat.occupied:
@@ -110,16 +112,18 @@ def batch_order(first: PairName, repeats: int) -> tuple[PairName, ...]:
     return tuple(order)
 
 
-def _batch(subject: TimedSubject, case: Case, plan: PairPlan, taken: Taken) -> p.Timed:
-    request = batch_request(subject, case.id, plan, taken)
+def _batch(subject: TimedSubject, case: Case, plan: PairPlan, taken: Taken) -> tuple[p.Timed, float]:
+    # The judge draws, batch by batch, which call of a sample is kept: the last one is no safe one to skip.
+    kept_at = subject.chooser.random()
+    request = batch_request(subject, case.id, plan, taken, kept_at)
     timed = time_candidate(subject, request, BATCH_TIMEOUT_FACTOR * subject.timeout_s)
     taken.add(timed)
-    return timed
+    return timed, kept_at
 
 
-def _check(subject: TimedSubject, case: Case, timed: p.Timed, sets: Sets) -> None:
-    caught = catch_output(subject, case.id, timed, sets)
-    wrong = check_outputs(subject, sets, (caught,))
+def _check(subject: TimedSubject, case: Case, timed: p.Timed, kept_at: float, sets: Sets) -> None:
+    caught = catch_output(subject, case.id, timed, sets, kept_at)
+    wrong = check_outputs(subject, sets, (caught,)) + check_inputs(subject, case, sets)
     if wrong:
         raise CaseLost(wrong[0])
 

@@ -17,6 +17,7 @@ from mini_kv.benchmark.cases import (
     both_series,
     judge_case,
 )
+from mini_kv.benchmark.intact import check_inputs
 from mini_kv.benchmark.samples import (
     CANDIDATE,
     REFERENCE,
@@ -104,7 +105,9 @@ def take_two(sides: Sides, case: Case) -> dict[PairName, TimedCase]:
                 with blamed_on(name):
                     candidate, reference = both_series(subject, one.taken, Kernels())
                 findings += judge_quality(candidate, reference, subject.device)
-                one.wrong = check_outputs(subject, one.sets, caught[name])
+                with blamed_on(name):
+                    one.wrong = check_outputs(subject, one.sets, caught[name])
+                    one.wrong += check_inputs(subject, case, one.sets)
                 one.checked += len(caught[name])
                 one.tries = tries
             wrong = any(one.wrong for one in timed.values())
