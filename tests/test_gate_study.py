@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
@@ -222,3 +224,23 @@ def replace_cell(cell: Cell, batches: int) -> Cell:
 
 def test_the_models_default_faults_are_mild() -> None:
     assert replace(Faults(), drift=0.1).tail_share == Faults().tail_share < 0.01
+
+
+def test_honest_claims_are_held_against_the_clock_and_contradictions_counted() -> None:
+    raw = simulate(processes=3, seed=3, spreads=TWO, levels=(0,))
+    # Within the clock's slack, beyond it, and not to be repeated: 2.6 us are claimed net.
+    told = zip(raw.processes, (3.0, 30.0, None), strict=True)
+    processes = tuple(
+        structs.replace(process, bounded="memory_2us", outside_us=outside_us) for process, outside_us in told
+    )
+    found = summary.claims(Evidence(structs.replace(raw, processes=processes)))
+    assert (found.contradicted.events, found.contradicted.trials, found.unbounded) == (1, 2, 1)
+    assert found.widest_us == pytest.approx(30.0 - 2.6, abs=0.5)
+
+
+def test_batches_whose_operands_lie_elsewhere_show_how_much_that_is() -> None:
+    raw = simulate(processes=40, seed=3, spreads=TWO, levels=(0, 5))
+    spread = TWO["memory_2us"]
+    expected = math.hypot(spread.place_us, 1.25 * spread.sample_us / math.sqrt(100))
+    assert summary.places(raw, "memory_2us") == pytest.approx(expected, rel=0.25)
+    assert summary.places(raw, "memory_20us") is None

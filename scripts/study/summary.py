@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mini_kv.benchmark.witnesses import disagreement
+from mini_kv.benchmark.witnesses import disagreement, judge_claim
 from mini_kv.core.quality import judge_quality
 from mini_kv.core.record import Record
 from mini_kv.core.results import Decision, KernelWitness
-from mini_kv.core.statistics import mean, median, std
+from mini_kv.core.statistics import mean, median, std, tick_median
 from mini_kv.core.student_t import incomplete_beta
 from mini_kv.regression import Policy
 from study.decisions import (
@@ -21,6 +21,7 @@ from study.decisions import (
     decide,
     disjoint_groups,
     series_of,
+    us,
     with_pairs,
 )
 from study.records import Control, Raw, cell_name
@@ -42,7 +43,11 @@ class Proportion(Record, frozen=True, kw_only=True):
 
 
 class Spread(Record, frozen=True, kw_only=True):
-    """One kernel without injected slowdown: times in microseconds, spreads as standard deviations."""
+    """One kernel without injected slowdown: times in microseconds, spreads as standard deviations.
+
+    ``places_us`` is the spread of batches inside a process, whose operands each lie elsewhere; ``None``
+    where a cell has one batch.
+    """
 
     kernel: str
     p50_us: float
@@ -51,6 +56,7 @@ class Spread(Record, frozen=True, kw_only=True):
     raw_between_us: float
     net_between_us: float
     net_between_percent: float
+    places_us: float | None
     achieved_percent: dict[str, float]
 
 
@@ -117,6 +123,10 @@ class Summary(Record, frozen=True, kw_only=True):
     policies: tuple[PolicyRates, ...]
     controls: tuple[ControlVerdict, ...]
     bars: tuple[Bar, ...]
+    claims: Claims
+    shared: int
+    throttled: int
+    lost: tuple[str, ...]
 
 
 def proportion(events: int, trials: int) -> Proportion:
@@ -216,6 +226,10 @@ def summarise(raw: Raw, regroupings: int = REGROUPINGS) -> Summary:
         policies=tuple(scan(evidence, kernels, *pairs) for pairs in SCANNED_PAIRS),
         controls=controls,
         bars=bars(false_fail, power, controls),
+        claims=claims(evidence),
+        shared=sum(bool(process.strangers) for process in raw.processes),
+        throttled=sum(bool(process.throttled) for process in raw.processes),
+        lost=raw.lost,
     )
 
 
@@ -272,7 +286,51 @@ def spread(evidence: Evidence, kernel: str) -> Spread:
         raw_between_us=std(p50s),
         net_between_us=std(nets),
         net_between_percent=100.0 * std(nets) / median(nets),
+        places_us=places(raw, kernel),
         achieved_percent=achieved,
+    )
+
+
+def places(raw: Raw, kernel: str) -> float | None:
+    """Return the standard deviation of a process's batches of equal work around their own mean."""
+    squares: list[float] = []
+    for process in raw.processes:
+        for level in raw.levels:
+            cell = process.cells[cell_name(kernel, level)]
+            batches = zip(cell.samples_ns, cell.floors_ns, strict=True)
+            nets = [(tick_median(us(batch), cell.tick_ns / 1e3) - floor / 1e3) for batch, floor in batches]
+            if len(nets) > 1:
+                squares.append(std(nets) ** 2)
+    return math.sqrt(mean(squares)) if squares else None
+
+
+class Claims(Record, frozen=True, kw_only=True):
+    """Honest claims held against the judge's own clock, one kernel a process."""
+
+    contradicted: Proportion
+    unbounded: int
+    widest_us: float | None
+
+
+def claims(evidence: Evidence) -> Claims:
+    """Return how often the clock contradicted an honest time, and the widest it exceeded one by."""
+    contradicted, judged, unbounded = 0, 0, 0
+    beyond: list[float] = []
+    for number, process in enumerate(evidence.raw.processes):
+        if process.bounded is None:
+            continue
+        series = evidence.series(number, cell_name(process.bounded, 0))
+        trust, _ = judge_claim(series, process.outside_us, evidence.device, checked=0, wrong=())
+        if process.outside_us is None:
+            unbounded += 1
+            continue
+        judged += 1
+        contradicted += trust == "unverified"
+        beyond.append(process.outside_us - series.net_p50_us)
+    return Claims(
+        contradicted=proportion(contradicted, judged),
+        unbounded=unbounded,
+        widest_us=max(beyond, default=None),
     )
 
 

@@ -24,7 +24,16 @@ def _bounded(found: Proportion) -> str:
 def spreads(summary: Summary) -> str:
     """Return the spread of equal processes, kernel by kernel."""
     return table(
-        ("kernel", "P50", "net", "CUPTI", "sd between processes, raw", "the same, net", "injected, achieved"),
+        (
+            "kernel",
+            "P50",
+            "net",
+            "CUPTI",
+            "sd between processes, raw",
+            "the same, net",
+            "sd between batches of a process",
+            "injected, achieved",
+        ),
         [
             (
                 row.kernel,
@@ -33,6 +42,7 @@ def spreads(summary: Summary) -> str:
                 f"{row.kernel_us:.2f} us",
                 f"{row.raw_between_us:.3f} us",
                 f"{row.net_between_us:.3f} us ({row.net_between_percent:.2f} %)",
+                "-" if row.places_us is None else f"{row.places_us:.3f} us",
                 ", ".join(
                     f"{name}: {got:.1f} %" for name, got in row.achieved_percent.items() if name != "0"
                 ),
@@ -140,7 +150,21 @@ def design(summary: Summary) -> str:
         f"comparison, {equal} decisions on equal code in all. Decisions of one group come from the same "
         f"processes, but from different calls of them. Rates beside them also use regroupings of the same "
         f"processes, which sharpen an estimate and are no further evidence: their bounds are not given. "
-        f"The policy has {summary.policy.pairs} pairs, and {summary.policy.more_pairs} more in doubt."
+        f"The policy has {summary.policy.pairs} pairs, and {summary.policy.more_pairs} more in doubt, which "
+        f"come from other groups' processes.\n\n{honest(summary)}"
+    )
+
+
+def honest(summary: Summary) -> str:
+    """Return in sentences what was held against honest processes."""
+    found = summary.claims
+    widest = "" if found.widest_us is None else f" (at most {found.widest_us:+.2f} us beyond one)"
+    lost = f" Lost: {'; '.join(summary.lost)}." if summary.lost else ""
+    return (
+        f"Every process is an honest run. The judge's own clock contradicted "
+        f"{found.contradicted.events} of {found.contradicted.trials} claims{widest}, upper bound "
+        f"{found.contradicted.upper:.1%}; {found.unbounded} could not be bounded. {summary.shared} processes "
+        f"saw another user of the GPU, {summary.throttled} a throttled one.{lost}"
     )
 
 

@@ -30,9 +30,9 @@ class Policy(Record, frozen=True, kw_only=True):
     every second estimate of a true 2 % would fall short. ``max_floor_shift`` is how far the empty-call
     floors of two processes may lie apart to be taken for their timers' offset. ``min_p50_shift_us`` (CUDA)
     is the least difference of P50s that counts between two single processes. Pairs of fresh processes come
-    in a first set of ``pairs`` and, where it leaves a doubt (``min_doubt``), a second that is
-    ``second_set`` times as large; ``paired_alpha`` is split between the two looks at them, so that both together keep it. The reasons
-    and the measured error rates stand in docs/method.md.
+    in a first set of ``pairs`` and, where it leaves a doubt (``min_doubt``), a second that is ``second_set``
+    times as large; ``paired_alpha`` is split between the two looks at them, so that both together keep it.
+    The reasons and the measured error rates stand in docs/method.md.
     """
 
     max_p50_slowdown: float = 0.05

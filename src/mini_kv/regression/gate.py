@@ -197,8 +197,8 @@ def _read(now: BenchmarkCase | None, then: BenchmarkCase, device: DeviceKind, po
         return reading._replace(trouble=("UNSTABLE", f"the times are unstable ({why})"))
     shift = policy.max_reference_shift
     if not 1.0 - shift <= reference_ratio <= 1.0 + shift and not abs(moved_us) < least_us:
-        moved = f"the reference itself runs at {reading.reference_ratio:.3f} of its baseline time"
-        return reading._replace(trouble=(REFERENCE_MOVED, f"{moved} (limit {shift:.0%} either way)"))
+        why = f"the reference itself runs at {reference_ratio:.3f} of its baseline time (limit {shift:.0%})"
+        return reading._replace(trouble=("REFERENCE_MOVED", why))
     return reading
 
 
