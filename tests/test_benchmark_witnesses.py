@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mini_kv.benchmark.ceilings import floor_bound_us, peak_bytes_per_us, per_time, percent
-from mini_kv.benchmark.fresh import judge_fresh
+from mini_kv.benchmark.fresh import FreshTry, judge_claim_again, judge_fresh
 from mini_kv.benchmark.samples import timed_seed
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.witnesses import disagreement, judge_claim
@@ -179,14 +179,25 @@ def test_rates_of_unknown_or_impossible_times_are_unknown() -> None:
 
 def test_untouched_memory_of_a_large_first_call_is_not_held_against_it() -> None:
     # Seen on a busy two-core machine: an honest call over 8 MiB, 3.4 times slower on fresh inputs.
-    assert judge_fresh(2316.5, 691.0, 8 << 20) == ()
-    assert judge_fresh(2316.5, 691.0, 0)
+    assert judge_fresh((fresh(2316.5, 691.0, touched_bytes=8 << 20),), 691.0) == ()
+    assert judge_fresh((fresh(2316.5, 691.0),), 691.0)
 
 
 def test_timed_inputs_follow_from_the_archived_secret_and_differ_by_position() -> None:
     seeds = {timed_seed("00" * 8, position) for position in range(3)} | {timed_seed("11" * 8, 0)}
     assert len(seeds) == 4
     assert all(len(seed) == 16 and int(seed, 16) >= 0 for seed in seeds)
+
+
+def fresh(
+    fresh_us: float, around_us: float, after_us: float | None = None, touched_bytes: int = 0
+) -> FreshTry:
+    return FreshTry(
+        fresh_us=(fresh_us, fresh_us + 3.0),
+        before_us=around_us,
+        after_us=around_us if after_us is None else after_us,
+        touched_bytes=touched_bytes,
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,5 +207,26 @@ def test_timed_inputs_follow_from_the_archived_secret_and_differ_by_position() -
 def test_results_that_are_remembered_are_slow_on_fresh_inputs_only(
     fresh_us: float, claim_us: float, told: bool
 ) -> None:
-    codes = [finding.code for finding in judge_fresh(fresh_us, claim_us, 0)]
+    codes = [finding.code for finding in judge_fresh((fresh(fresh_us, claim_us),) * 3, claim_us)]
     assert codes == (["REPEATED_INPUTS_FASTER"] if told else [])
+
+
+def test_load_that_a_neighbouring_batch_sees_too_accuses_nobody() -> None:
+    # Five busy processes on two cores: every call takes five times as long as when the plan was timed.
+    loaded = fresh(500.0, 480.0, after_us=100.0)
+    assert judge_fresh((loaded,) * 3, 100.0) == ()
+
+
+def test_one_try_that_clears_a_candidate_is_enough() -> None:
+    slow, usual = fresh(900.0, 100.0), fresh(110.0, 100.0)
+    assert judge_fresh((slow, slow, usual), 100.0) == ()
+    assert judge_fresh((slow, slow, slow), 100.0)
+    assert judge_fresh((), 100.0) == ()
+
+
+def test_a_candidate_that_stops_remembering_after_the_plan_does_not_reproduce_its_claim() -> None:
+    honest_now = fresh(60.0, 55.0)
+    assert judge_fresh((honest_now,), 1.0) == ()
+    assert [finding.code for finding in judge_claim_again((honest_now,), 1.0)] == ["TIME_NOT_REPRODUCED"]
+    assert judge_claim_again((fresh(60.0, 55.0, after_us=2.0),), 1.0) == ()
+    assert judge_claim_again((), 1.0) == ()

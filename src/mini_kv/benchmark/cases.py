@@ -162,7 +162,9 @@ def _witnessed(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) 
     timed.wrong += judge_timed_kernels(kernels.candidate, subject.card.contract)
     if kernels.candidate is not None:
         timed.wrong += disagreement(candidate, kernels.candidate)
-    timed.wrong += remembers(subject, timed.case, candidate)
+    remembered = remembers(subject, timed.case, candidate)
+    timed.wrong += remembered.wrong
+    findings += remembered.doubts
     trust, doubts = judge_claim(candidate, outside_us, subject.device, timed.checked, timed.wrong)
     timed.wrong += tuple(doubt for doubt in doubts if doubt.code == "CLOCK_CONTRADICTS")
     findings += [doubt for doubt in doubts if doubt.code != "CLOCK_CONTRADICTS"]
