@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from mini_kv.benchmark import samples
 from mini_kv.core import protocol as p
 from mini_kv.core.card import Case, CaseKind
 from mini_kv.core.cost import Cost
+from mini_kv.core.tensors import element_count
 from mini_kv.references import fused_bias_relu, peers, rmsnorm, vector_add
 from mini_kv.task_card.loading import load_task_card
 from mini_kv.worker.oracle import Oracle
@@ -49,7 +51,10 @@ def test_a_peer_is_within_the_cards_tolerance_of_the_formula(
     name: str, compilations: list[dict[str, Any]]
 ) -> None:
     card = CARDS[name]
-    peer = getattr(peers, card.reference.partition(":")[2], vector_add.reference)
+    module, _, function = card.reference.partition(":")
+    if "triton" in module:
+        pytest.importorskip("triton")
+    peer = getattr(importlib.import_module(module), function)
     for case in card.cases:
         if case.kind is CaseKind.CORE:
             arguments = arguments_of(card, case)
@@ -69,11 +74,23 @@ def test_a_peers_card_times_what_it_is_for(name: str) -> None:
 
 
 def test_a_formula_is_compiled_once_for_static_shapes(compilations: list[dict[str, Any]]) -> None:
-    for length in (4, 5, 6):
+    size = peers.COMPILED_ELEMENTS
+    for length in (size, size + 1, size + 2):
         peers.vector_add_compiled(torch.ones(length), torch.ones(length))
     assert compilations == [{"formula": vector_add.reference, "fullgraph": True, "dynamic": False}]
+    peers.bias_relu_compiled(torch.ones(2, size), torch.ones(size))
+    assert len(compilations) == 2
     peers.bias_relu_compiled(torch.ones(2, 3), torch.ones(3))
     assert len(compilations) == 2
+
+
+@pytest.mark.parametrize("name", sorted(CARDS))
+def test_whatever_a_compiled_peer_is_timed_on_is_compiled(name: str) -> None:
+    for case in CARDS[name].cases:
+        shape = case.params["shape"]
+        assert isinstance(shape, tuple)
+        timed = case.kind is CaseKind.BENCHMARK
+        assert (element_count(tuple(map(int, shape))) >= peers.COMPILED_ELEMENTS) == timed, case.id
 
 
 def test_a_compiled_peer_that_falls_back_to_eager_is_an_error(compilations: list[dict[str, Any]]) -> None:
@@ -84,7 +101,7 @@ def test_a_compiled_peer_that_falls_back_to_eager_is_an_error(compilations: list
     assert torch._dynamo.config.recompile_limit >= max(len(card.cases) for card in CARDS.values())
 
 
-@pytest.mark.parametrize("peer", [peers.rmsnorm_functional, peers.rmsnorm_compiled])
+@pytest.mark.parametrize("peer", [peers.rmsnorm_functional, peers.rmsnorm_compiled, peers.rmsnorm_liger])
 def test_the_yardstick_is_the_formulas_own(
     peer: Any, compilations: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

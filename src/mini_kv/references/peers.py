@@ -18,6 +18,9 @@ from mini_kv.references import fused_bias_relu, rmsnorm, vector_add
 
 Function = Callable[..., torch.Tensor]
 
+# Compiling takes a second a form. Fewer elements than this are no size to be timed, and take the formula.
+COMPILED_ELEMENTS = 1 << 16
+
 # More shapes, dtypes and layouts than a card has cases.
 COMPILED_FORMS = 256
 
@@ -27,6 +30,21 @@ def rmsnorm_functional(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tor
     if x.dtype == torch.float64:
         return rmsnorm.reference(x, weight, eps)
     return torch.nn.functional.rms_norm(x, weight.shape, weight, eps).contiguous()
+
+
+def rmsnorm_liger(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Liger's Triton kernel, from the package ``liger-kernel``; off the GPU, and in FP64, the formula.
+
+    Of its casting modes the one that computes in float32 throughout and rounds once, as the formula does.
+    """
+    if x.dtype == torch.float64 or x.device.type != "cuda":
+        return rmsnorm.reference(x, weight, eps)
+    from liger_kernel.ops.rms_norm import (  # type: ignore[import-not-found,unused-ignore]
+        LigerRMSNormFunction,
+    )
+
+    result: torch.Tensor = LigerRMSNormFunction.apply(x, weight, eps, 0.0, "gemma", False, None)
+    return result
 
 
 def rmsnorm_compiled(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -45,7 +63,9 @@ def vector_add_compiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _through_compiler(formula: Function, first: torch.Tensor) -> Function:
-    return formula if first.dtype == torch.float64 else compiled(formula)
+    # What is compiled is checked where it is timed: at its own size.
+    small = first.numel() < COMPILED_ELEMENTS
+    return formula if small or first.dtype == torch.float64 else compiled(formula)
 
 
 @functools.cache
