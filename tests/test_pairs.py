@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
 import pytest
 
-from mini_kv.benchmark.pairs import PairInputs, batch_order, measure_pair, pair_plan
+from mini_kv.benchmark.pairs import MAX_MOVED_BYTES, PairInputs, batch_order, measure_pair, pair_plan
 from mini_kv.benchmark.samples import Sets, SideLost, TimedSubject
 from mini_kv.core import protocol as p
 from mini_kv.core.card import BenchmarkPlan, Case, CaseKind
@@ -105,6 +106,7 @@ def _measure(
     mismatches: int = 0,
     keys: tuple[str, ...] = KEYS[:1],
     oracle: FakeOracle | None = None,
+    payloads: Sequence[bytearray] = (),
 ) -> PairResult:
     made = p.CaseMade(
         arguments=(),
@@ -126,7 +128,7 @@ def _measure(
             chooser=random.Random(0),
         )
 
-    inputs = PairInputs(sets=Sets(made=(made,) * len(keys), keys=keys), payloads=())
+    inputs = PairInputs(sets=Sets(made=(made,) * len(keys), keys=keys), payloads=payloads)
     return measure_pair(subject(a), subject(b), CASE, inputs, PLAN, pair=pair, labels=("old", "new"))
 
 
@@ -164,6 +166,25 @@ def test_the_judge_draws_which_call_of_a_sample_is_kept_and_judges_that_one() ->
         KEYS[((PLAN.iterations - 1) * 4 + p.kept_call(last[name].kept_at, 4)) % len(KEYS)] for name in "ab"
     ]
     assert judged == expected
+
+
+@pytest.mark.parametrize(("payload_bytes", "moves"), [(16, True), (MAX_MOVED_BYTES + 1, False)])
+def test_every_repeat_of_a_pair_has_its_inputs_elsewhere(payload_bytes: int, moves: bool) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    class Seat(FakeSeat):
+        def _time(self, message: p.TimeBatch) -> Answer | Lost:
+            asked.append((self.name, message.elsewhere))
+            return super()._time(message)
+
+    class Payload(bytearray):
+        def __len__(self) -> int:
+            return payload_bytes
+
+    log: list[str] = []
+    _measure(Seat(log, "a", 2.0, 3.0), Seat(log, "b", 2.0, 3.0), payloads=[Payload()])
+    for name in "ab":
+        assert [elsewhere for side, elsewhere in asked if side == name] == [False, *[moves] * 3]
 
 
 def test_order_is_mirrored_and_odd_pairs_begin_with_the_other_side() -> None:

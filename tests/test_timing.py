@@ -7,6 +7,7 @@ import itertools
 import resource
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -189,6 +190,34 @@ def test_a_dropped_case_is_gone_and_dropping_twice_is_fine() -> None:
         assert cases.answer(p.DropTiming(case_id="a"))[0] == p.Done()
     with pytest.raises(KeyError):
         cases.answer(time_batch())
+
+
+def test_a_batch_elsewhere_has_equal_inputs_where_none_lay_before() -> None:
+    cases = TimedCases(torch.device("cpu"), keeps_outputs=True)
+    places: list[tuple[int, int]] = []
+    base = torch.arange(12.0)
+
+    def look(whole: torch.Tensor, part: torch.Tensor, scale: float) -> torch.Tensor:
+        # Views of one storage stay views of one storage.
+        assert part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+        assert torch.equal(part, base.view(3, 4)[:, 1::2]) and scale == 2.5
+        places.append((whole.data_ptr(), whole.numel()))
+        return whole * scale
+
+    cases.prepare("a", look, [(base, base.view(3, 4)[:, 1::2], 2.5)])
+    for elsewhere in (False, True, True):
+        cases.answer(msgspec.structs.replace(time_batch(), elsewhere=elsewhere))
+    assert len(set(places)) == 3
+    assert places[0] == (base.data_ptr(), 12)
+
+
+def test_inputs_that_were_written_to_stay_written_to_elsewhere() -> None:
+    cases = TimedCases(torch.device("cpu"), keeps_outputs=True)
+    cases.prepare("a", lambda value: value.add_(1.0), [(torch.zeros(4),)])
+    cases.answer(time_batch())
+    cases.answer(msgspec.structs.replace(time_batch(), elsewhere=True))
+    _, payloads = cases.answer(p.FetchTimedInputs(case_id="a", argument_set=0))
+    assert torch.frombuffer(bytearray(payloads[0]), dtype=torch.float32).tolist() == [2.0 * (1 + 4 * 3)] * 4
 
 
 def test_calls_are_timed_without_gradients() -> None:

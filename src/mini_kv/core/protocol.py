@@ -54,6 +54,7 @@ class TimeBatch(Record, frozen=True, kw_only=True, tag="time_batch"):
     """Take ``iterations`` samples of the prepared case after ``warmup`` untimed calls.
 
     ``kept_at`` says how far into a sample (0 first, 1 last) the call stands whose output is kept.
+    ``elsewhere`` asks for copies of the inputs, which lie where no earlier batch of the case had them.
     """
 
     case_id: str
@@ -62,6 +63,7 @@ class TimeBatch(Record, frozen=True, kw_only=True, tag="time_batch"):
     calls_per_sample: int
     cache: Literal["cold", "hot"]
     kept_at: Annotated[float, Meta(ge=0.0, le=1.0)] = 1.0
+    elsewhere: bool = False
 
 
 def kept_call(kept_at: float, calls_per_sample: int) -> int:

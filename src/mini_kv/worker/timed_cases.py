@@ -10,7 +10,7 @@ import torch
 from mini_kv.core import protocol as p
 from mini_kv.worker.channel import Payload
 from mini_kv.worker.repeats import Repeats
-from mini_kv.worker.storage import as_outputs, describe_outputs, export_arguments
+from mini_kv.worker.storage import as_outputs, describe_outputs, export_arguments, import_arguments
 from mini_kv.worker.timing import CudaTimer, timer_for
 
 Call = Callable[..., object]
@@ -38,6 +38,17 @@ class _Prepared:
     outputs: dict[int, object] = field(default_factory=dict)
     calls_per_sample: int = 1
     kept_at: float = 1.0
+    earlier: list[Sequence[object]] = field(default_factory=list)
+
+    def move(self) -> None:
+        """Go on with copies of the argument sets; the ones before stay, so that no copy takes their place."""
+        self.earlier += self.sets
+        self.sets = [_copied(arguments) for arguments in self.sets]
+
+
+def _copied(arguments: Sequence[object]) -> Sequence[object]:
+    described, payloads = export_arguments(arguments)
+    return import_arguments(described, [bytearray(payload) for payload in payloads])
 
 
 class TimedCases:
@@ -86,6 +97,8 @@ class TimedCases:
     def _batch(self, request: p.TimeBatch) -> p.Timed:
         case = self._cases[request.case_id]
         case.outputs.clear()
+        if request.elsewhere:
+            case.move()
         with torch.no_grad():
             batch = self._timer.batch(
                 case.call,
