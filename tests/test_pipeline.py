@@ -349,6 +349,21 @@ def test_a_reference_that_raises_makes_its_case_invalid_and_no_other(fake_projec
     assert "1 are INVALID" in str(numerics.message)
 
 
+def test_a_case_that_can_be_made_once_the_candidate_is_gone_is_no_fault_of_the_card(
+    fake_project: FakeProject,
+) -> None:
+    """A candidate that held all memory made the cases that it fails INVALID, and was accepted."""
+    no_room = "state['asked'] = state.get('asked', 0) + 1\n"
+    # Not while the contract's samples are taken, nor when the case is made again at the end.
+    no_room += (
+        "if state['asked'] == 2: reply = p.Failed(code='OutOfMemoryError', message='CUDA out of memory')"
+    )
+    verdict = fake_project.verify({"oracle/make_case/core_4": no_room})
+    assert case(verdict, "core_4").status is Status.FAIL
+    assert case(verdict, "core_4").code == "ORACLE_HINDERED"
+    assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+
+
 def test_a_reference_outside_the_cards_own_tolerance_makes_its_case_invalid(
     fake_project: FakeProject,
 ) -> None:

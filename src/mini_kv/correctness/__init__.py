@@ -11,6 +11,7 @@ from mini_kv.core.card import SCHEMA_VERSION, CaseKind
 from mini_kv.core.progress import Progress, silent
 from mini_kv.core.results import CallTrace, CaseResult, ContractCheck, Correctness, Finding, Status
 from mini_kv.correctness.cases import Subject, run_cases
+from mini_kv.correctness.confirming import confirm_invalid
 from mini_kv.correctness.contract import (
     HEAVY_CHECKS,
     Question,
@@ -68,6 +69,7 @@ def check(
             # check that takes minutes.
             contract_seat.abandon()
             raise
+    cases = confirm_invalid(subject, contract_seat, cases)
     checks = (*beside_checks, *own_checks, state)
     return Correctness(
         schema_version=SCHEMA_VERSION,

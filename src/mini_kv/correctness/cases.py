@@ -31,6 +31,7 @@ from mini_kv.system.workers import Answer, Lost
 
 # Two patterns a result cannot hold by chance: 0xFF is NaN in every float type, 0x5A a large number.
 POISON = (0xFF, 0x5A)
+NOT_MAKEABLE = "CASE_NOT_MAKEABLE"
 _REPLY_SLACK_BYTES = 64 << 20
 
 
@@ -109,7 +110,8 @@ def _rounds(subject: Subject, case: Case) -> tuple[_Plan, ...]:
     return (*plans, secret)
 
 
-def _make(subject: Subject, case: Case, seed: str, *, expect_values: bool) -> _Made | Finding:
+def make_case(subject: Subject, case: Case, seed: str, *, expect_values: bool) -> _Made | Finding:
+    """Have the oracle make a case, or return what is wrong with the card's factory or reference."""
     answer = subject.oracle.ask(
         p.MakeCase(key=f"{case.id}/{seed}", params=case.params, seed=seed, expect_values=expect_values),
         timeout_s=max(subject.timeout_s, 120.0),
@@ -120,7 +122,7 @@ def _make(subject: Subject, case: Case, seed: str, *, expect_values: bool) -> _M
             return fault or _Made(reply=made, payloads=answer.payloads)
         case p.Failed() as failed:
             return Finding(
-                code="CASE_NOT_MAKEABLE",
+                code=NOT_MAKEABLE,
                 message=f"the card's input factory or reference raised {failed.code}: {failed.message}",
                 evidence=(failed.traceback,),
             )
@@ -134,7 +136,7 @@ def _unusable(made: p.CaseMade) -> Finding | None:
         return None
     what = f"a tensor of {strange[0]}" if strange else "no tensor"
     return Finding(
-        code="CASE_NOT_MAKEABLE",
+        code=NOT_MAKEABLE,
         message=f"the card's reference returns {what}; allowed: {', '.join(ITEM_SIZE_BYTES)}",
     )
 
@@ -152,7 +154,7 @@ def _positive(subject: Subject, case: Case) -> CaseResult:
     made_by_seed: dict[str, _Made] = {}
     for plan in _rounds(subject, case):
         known = made_by_seed.get(plan.seed)
-        made = _make(subject, case, plan.seed, expect_values=True) if known is None else known
+        made = make_case(subject, case, plan.seed, expect_values=True) if known is None else known
         if isinstance(made, Finding):
             return _result(subject, case, Status.INVALID, made, tuple(rounds), ())
         made_by_seed[plan.seed] = made
@@ -316,7 +318,7 @@ def _compare(
 
 def _illegal(subject: Subject, case: Case, probe: Case | None) -> CaseResult:
     plan = _Plan(name="fixed", seed=seed_text(fixed_seed(subject.card.task_id, case.id)), poison=POISON[0])
-    made = _make(subject, case, plan.seed, expect_values=False)
+    made = make_case(subject, case, plan.seed, expect_values=False)
     if isinstance(made, Finding):
         return _result(subject, case, Status.INVALID, made, (), ())
     described = tuple(map(describe_argument, made.reply.arguments))
@@ -354,7 +356,7 @@ def _still_usable(subject: Subject, probe: Case) -> tuple[Finding, ...]:
     # The same worker must still do legal work right after it has refused an illegal call.
     worker = subject.seat.number
     plan = _Plan(name="after", seed=seed_text(fixed_seed(subject.card.task_id, probe.id)), poison=POISON[0])
-    made = _make(subject, probe, plan.seed, expect_values=True)
+    made = make_case(subject, probe, plan.seed, expect_values=True)
     if isinstance(made, Finding):
         return ()
     record = _round(subject, probe, plan, made, ())
@@ -404,4 +406,4 @@ def _result(
     )
 
 
-__all__ = ["Subject", "run_cases", "seed_text"]
+__all__ = ["NOT_MAKEABLE", "Subject", "make_case", "run_cases", "seed_text"]
