@@ -33,6 +33,11 @@ CacheMode = Literal["cold", "hot"]
 MIN_CPU_SAMPLE_NS = 1_000_000
 CHUNK_SAMPLES = 20
 FLOOR_SAMPLES = 60
+# The delay kernel's time is DELAY_US and DELAY_FACTOR times what the host takes for the calls behind it.
+DELAY_US, DELAY_FACTOR = 200.0, 2.0
+# Before the host's time is known: long enough for an uncounted chunk, and for a chunk that is only enqueued.
+PILOT_DELAY_US, HOST_DELAY_US = 2_000.0, 5_000.0
+FLUSHED_L2 = 2
 # The delay hides at most this much host time a call; an operator that needs more shows as exposed.
 MAX_HOST_US = 150.0
 # Outputs of timed calls are kept until the judge has named the ones to check.
@@ -246,14 +251,15 @@ class CudaTimer:
         keep: range,
         outputs: dict[int, object],
     ) -> tuple[list[float], list[int]]:
-        self._enqueue(call, sets, range(CHUNK_SAMPLES), cache, 2_000.0, range(0), {})  # pilot, not counted
+        # A pilot, which is not counted.
+        self._enqueue(call, sets, range(CHUNK_SAMPLES), cache, PILOT_DELAY_US, range(0), {})
         host_us = self._host_us_a_sample(call, sets, cache)
         samples: list[float] = []
         exposed: list[int] = []
         with _QuietCollector():
             for first in range(0, iterations, CHUNK_SAMPLES):
                 chunk = range(first, min(first + CHUNK_SAMPLES, iterations))
-                delay_us = 200.0 + 2.0 * host_us * len(chunk)
+                delay_us = DELAY_US + DELAY_FACTOR * host_us * len(chunk)
                 taken, late = self._enqueue(call, sets, chunk, cache, delay_us, keep, outputs)
                 samples += taken
                 exposed += late
@@ -297,7 +303,7 @@ class CudaTimer:
     def _host_us_a_sample(self, call: Call, sets: Sequence[ArgumentSet], cache: CacheMode) -> float:
         # Enqueue behind a long delay and look at the host's clock only: the device is not waited for.
         torch.cuda.synchronize(self._device)
-        torch.cuda._sleep(int(5_000.0 * self._cycles_per_us))
+        torch.cuda._sleep(int(HOST_DELAY_US * self._cycles_per_us))
         cold = cache == "cold"
         begin = time.perf_counter_ns()
         for sample in range(CHUNK_SAMPLES):
@@ -319,7 +325,7 @@ class CudaTimer:
 
     def _flush_buffer(self) -> torch.Tensor:
         if self._flush is None:
-            self._flush = torch.empty(2 * self.l2_bytes, dtype=torch.uint8, device=self._device)
+            self._flush = torch.empty(FLUSHED_L2 * self.l2_bytes, dtype=torch.uint8, device=self._device)
         return self._flush
 
     def _calibrate_delay(self) -> float:
