@@ -65,13 +65,13 @@ def _on_host(run: Callable[[], None]) -> tuple[list[str], list[str], int]:
 
 
 def _on_device(run: Callable[[], None]) -> tuple[list[str], list[str], int]:
-    from torch.profiler import ProfilerActivity, profile
+    from torch.autograd.profiler import profile
 
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], profile_memory=True) as trace:
+    with profile(use_cpu=True, use_device="cuda", use_kineto=True, profile_memory=True) as trace:
         run()
-    results = trace.profiler.kineto_results if trace.profiler is not None else None
+    results = trace.kineto_results
     if results is None:
-        raise RuntimeError("torch.profiler returned no trace")
+        raise RuntimeError("torch's profiler returned no trace")
     names: list[str] = []
     kernels: list[str] = []
     kept = 0

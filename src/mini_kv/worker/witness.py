@@ -1,4 +1,4 @@
-"""The second witness: device-side kernel times from CUPTI, through torch.profiler, in a pass of its own.
+"""The second witness: device-side kernel times from CUPTI, through torch's profiler, in a pass of its own.
 
 It runs after all event-pair samples of a process were taken, since CUPTI, once attached, stays. Each
 call stands between two marker kernels, so that its kernels can be told from the cache flush; what runs
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile
 
 from mini_kv.core.results import KernelSeen, KernelWitness
 
@@ -42,7 +42,8 @@ def witness(
     """
     call(*sets[0])
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+    # Not torch.profiler's class of that name, which imports all of torch.compile before it starts.
+    with profile(use_cpu=False, use_device="cuda", use_kineto=True) as trace:
         for position in range(calls):
             before_call(position)
             torch.cuda._sleep(0)
@@ -53,10 +54,9 @@ def witness(
 
 
 def _activities(trace: profile) -> list[_Activity]:
-    profiler = trace.profiler
-    results = profiler.kineto_results if profiler is not None else None
+    results = trace.kineto_results
     if results is None:
-        raise RuntimeError("torch.profiler returned no device trace")
+        raise RuntimeError("torch's profiler returned no device trace")
     found = [
         _Activity(start_ns=event.start_ns(), end_ns=event.start_ns() + event.duration_ns(), name=event.name())
         for event in results.events()

@@ -1,0 +1,37 @@
+"""What workers must not import on the way to their first answer: seconds of a verdict hang on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def imported_after(code: str) -> set[str]:
+    """Run code in a fresh interpreter and return the modules that it has then."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", f"{code}\nimport sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return set(done.stdout.split())
+
+
+def test_the_contract_worker_is_ready_without_inductor() -> None:
+    found = imported_after("from mini_kv.worker.contract import preload; preload()")
+    assert "torch._dynamo" in found
+    assert "torch._inductor.lowering" not in found
+
+
+def test_a_trace_starts_without_the_compiler() -> None:
+    """torch.profiler's own class imports 861 modules before it starts."""
+    found = imported_after(
+        "import torch\n"
+        "import mini_kv.worker.witness\n"
+        "from torch.autograd.profiler import profile\n"
+        "with profile(use_cpu=True, use_kineto=True, profile_memory=True) as trace: torch.ones(2)\n"
+        "assert trace.kineto_results is not None and list(trace.kineto_results.events())"
+    )
+    assert "mini_kv.worker.witness" in found
+    assert not {"torch._dynamo", "torch._inductor", "sympy"} & found
