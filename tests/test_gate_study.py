@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -244,3 +245,29 @@ def test_batches_whose_operands_lie_elsewhere_show_how_much_that_is() -> None:
     expected = math.hypot(spread.place_us, 1.25 * spread.sample_us / math.sqrt(100))
     assert summary.places(raw, "memory_2us") == pytest.approx(expected, rel=0.25)
     assert summary.places(raw, "memory_20us") is None
+
+
+# ---------------------------------------------------------------------------- the script itself
+
+
+def test_the_script_measures_through_the_products_workers_and_decides_later(
+    project_root: Path, tmp_path: Path
+) -> None:
+    script = [sys.executable, str(project_root / "scripts/gate_study.py")]
+    few = ["--device", "cpu", "--processes", "2", "--wave", "2", "--budget", "120", "--raw-only"]
+    subprocess.run([*script, "measure", "--output", str(tmp_path), *few], check=True, timeout=300)
+    path = tmp_path / "gate_study_raw.json"
+    raw = load_raw(path.read_bytes())
+    assert (raw.device, raw.levels, raw.lost) == ("cpu", (0, 5), ())
+    assert [process.bounded for process in raw.processes] == ["memory_2us", "memory_20us"]
+    for process in raw.processes:
+        assert process.outside_us is not None
+        assert sorted(process.cells) == sorted(f"{name}@{level}" for name in TWO for level in (0, 5))
+        # Two batches, whose operands each lie elsewhere; a floor with each.
+        cell = process.cells["memory_2us@0"]
+        assert [len(batch) for batch in cell.samples_ns] == [10, 10]
+        assert len(cell.floors_ns) == 2
+    assert [control.name for control in raw.controls] == ["clean", "host_sleep", "synchronize", "side_stream"]
+    subprocess.run([*script, "summarise", str(path)], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    found = from_json((tmp_path / "gate_study_summary.json").read_bytes(), summary.Summary)
+    assert (found.processes, found.disjoint_groups, found.claims.contradicted.trials) == (2, 0, 2)
