@@ -24,8 +24,10 @@ def test_union_of_intervals(intervals: list[tuple[int, int]], expected_us: float
     assert union_us(intervals) == pytest.approx(expected_us)
 
 
-def activity(start_us: float, length_us: float, name: str) -> _Activity:
-    return _Activity(start_ns=int(start_us * 1e3), end_ns=int((start_us + length_us) * 1e3), name=name)
+def activity(start_us: float, length_us: float, name: str, stream: int = 7) -> _Activity:
+    return _Activity(
+        start_ns=int(start_us * 1e3), end_ns=int((start_us + length_us) * 1e3), name=name, stream=stream
+    )
 
 
 def test_the_cache_flush_before_a_call_is_not_its_work() -> None:
@@ -58,3 +60,29 @@ def test_a_candidates_kernel_called_like_the_marker_is_its_work() -> None:
         activity(7, 0.6, "at::cuda::spin_kernel(long)"),
     ]
     assert _summarise(trace, 1).kernel_us == pytest.approx(5.0)
+
+
+def test_an_unjoined_stream_that_starts_during_the_flush_is_the_calls_work() -> None:
+    """It began before the opening marker, behind the flush of its own stream, and was not counted at all."""
+    trace = [
+        activity(0, 30, "fill"),
+        activity(5, 20, "aside", stream=13),
+        activity(31, 0.6, "at::spin_kernel"),
+        activity(33, 0.6, "at::spin_kernel"),
+        activity(34, 30, "fill"),
+        activity(40, 22, "aside", stream=13),
+        activity(65, 0.6, "at::spin_kernel"),
+        activity(67, 0.6, "at::spin_kernel"),
+    ]
+    seen = _summarise(trace, 2)
+    assert seen.samples_us == (20.0, 22.0)
+    assert [(kernel.name, kernel.launches_per_call) for kernel in seen.kernels] == [("aside", 1.0)]
+
+
+def test_an_unjoined_stream_that_starts_after_the_last_marker_is_the_calls_work() -> None:
+    trace = [
+        activity(0, 0.6, "at::spin_kernel"),
+        activity(2, 0.6, "at::spin_kernel"),
+        activity(3, 9, "aside", stream=13),
+    ]
+    assert _summarise(trace, 1).samples_us == (9.0,)

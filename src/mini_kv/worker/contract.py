@@ -144,12 +144,22 @@ def dynamic_shapes(operator: Operator, sets: Sequence[Arguments], autograd: bool
         return {"dynamic_shapes": _guarded(run)}
 
 
+def _settled(operator: Operator, arguments: Arguments) -> list[torch.Tensor]:
+    """Call, and return copies of the outputs as they are once the whole device has come to rest.
+
+    A copy made at once would hold what an unjoined stream had not written yet, and excuse it later.
+    """
+    outputs = _outputs(operator(*arguments))
+    torch.cuda.synchronize()
+    return [output.clone() for output in outputs]
+
+
 def current_stream(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
     """Call on a side stream that a delay kernel holds; a call that leaves it reads stale inputs."""
 
     def run() -> str | None:
         real = sets[0]
-        want = [output.clone() for output in _outputs(operator(*real))]
+        want = _settled(operator, real)
         stale = [torch.zeros_like(value) if isinstance(value, torch.Tensor) else value for value in real]
         operator(*stale)  # one call first, so that lazy set-up does not wait for the device later
         torch.cuda.synchronize()
@@ -177,7 +187,7 @@ def graph_capture(operator: Operator, sets: Sequence[Arguments], autograd: bool)
 
     def run() -> str | None:
         real = sets[0]
-        want = [output.clone() for output in _outputs(operator(*real))]
+        want = _settled(operator, real)
         static = [torch.ones_like(v) if isinstance(v, torch.Tensor) else v for v in real]
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
@@ -202,7 +212,7 @@ def second_device(operator: Operator, sets: Sequence[Arguments], autograd: bool)
     """Call with inputs on ``cuda:1`` while the current device is 0."""
 
     def run() -> str | None:
-        want = [output.cpu() for output in _outputs(operator(*sets[0]))]
+        want = [output.cpu() for output in _settled(operator, sets[0])]
         moved = [v.to("cuda:1") if isinstance(v, torch.Tensor) else v for v in sets[0]]
         got = _outputs(operator(*moved))
         torch.cuda.synchronize(1)

@@ -1,8 +1,9 @@
 """The second witness: device-side kernel times from CUPTI, through torch's profiler, in a pass of its own.
 
 It runs after all event-pair samples of a process were taken, since CUPTI, once attached, stays. Each
-call stands between two marker kernels, so that its kernels can be told from the cache flush; what runs
-on other streams is counted as well.
+call stands between two marker kernels, so that its kernels can be told from the cache flush. Nothing but
+the call uses another stream than theirs: what runs there is the call's, also where it begins while the
+flush before the first marker still runs, or after the second.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class _Activity:
     start_ns: int
     end_ns: int
     name: str
+    stream: int = 0
 
 
 def witness(
@@ -58,7 +60,12 @@ def _activities(trace: profile) -> list[_Activity]:
     if results is None:
         raise RuntimeError("torch's profiler returned no device trace")
     found = [
-        _Activity(start_ns=event.start_ns(), end_ns=event.start_ns() + event.duration_ns(), name=event.name())
+        _Activity(
+            start_ns=event.start_ns(),
+            end_ns=event.start_ns() + event.duration_ns(),
+            name=event.name(),
+            stream=event.device_resource_id(),
+        )
         for event in results.events()
         if str(event.device_type()).endswith("CUDA") and event.duration_ns() > 0
     ]
@@ -76,14 +83,7 @@ def _summarise(activities: Sequence[_Activity], calls: int) -> KernelWitness:
         raise RuntimeError(f"the trace holds {len(markers)} markers; {2 * calls} were launched")
     busy_us: list[float] = []
     seen: dict[str, list[float]] = defaultdict(list)
-    position = 0
-    for opening, closing in zip(markers[::2], markers[1::2], strict=True):
-        inside: list[_Activity] = []
-        while position < len(activities) and activities[position].start_ns < closing.end_ns:
-            activity = activities[position]
-            position += 1
-            if not _is_marker(activity) and activity.start_ns >= opening.start_ns:
-                inside.append(activity)
+    for inside in _by_call(activities, markers):
         busy_us.append(union_us([(activity.start_ns, activity.end_ns) for activity in inside]))
         for activity in inside:
             seen[activity.name].append((activity.end_ns - activity.start_ns) / 1e3)
@@ -100,6 +100,23 @@ def _summarise(activities: Sequence[_Activity], calls: int) -> KernelWitness:
             for name, times in sorted(seen.items(), key=lambda item: -sum(item[1]))
         ),
     )
+
+
+def _by_call(activities: Sequence[_Activity], markers: Sequence[_Activity]) -> list[list[_Activity]]:
+    """Return each call's activities: those between its markers, and on other streams those up to the next."""
+    stream = markers[0].stream
+    calls: list[list[_Activity]] = [[] for _ in markers[::2]]
+    position = 0
+    for activity in activities:
+        while position + 1 < len(calls) and activity.start_ns >= markers[2 * position + 1].end_ns:
+            position += 1
+        if _is_marker(activity):
+            continue
+        opening, closing = markers[2 * position], markers[2 * position + 1]
+        between = opening.start_ns <= activity.start_ns < closing.end_ns
+        if between or activity.stream != stream:
+            calls[position].append(activity)
+    return calls
 
 
 def union_us(intervals: Sequence[tuple[int, int]]) -> float:
