@@ -20,7 +20,7 @@ HEADERS = {
     "rmsnorm": "rmsnorm.cuh", "bias_relu": "pointwise.cuh", "vector_add": "pointwise.cuh",
     "copy": "oneshot.cuh",
 }  # fmt: skip
-ONE_SHOT = ("once", "row", "bulk_once")
+ONE_SHOT = ("once", "row", "bulk_once", "stream")
 ARGUMENTS = "const void* a, const void* b, void* out, int64_t rows, int64_t hidden, double eps, void* stream"
 
 # Shipped candidates: name, group, folder, call. `E` is the element enum of the candidate's namespace.

@@ -1,10 +1,10 @@
 """Time the focused grid as `mini-kv verify` times kernels, in several fresh processes; one compact table.
 
 Conditions of the second witness (src/mini_kv/worker/witness.py): before each call a buffer of twice the L2
-is overwritten and an empty marker kernel launched, inputs rotate over three sets, results go to one place,
-and the time is CUPTI's. Calls of one kernel come in short runs, of which the first call does not count;
-the order of runs is random. The first process checks and times every variant, the others the best ones:
-a kernel that wins in one process only owes that to where its buffers lie.
+is overwritten and an empty marker kernel launched, and the time is CUPTI's. Calls of one kernel come in short
+runs, of which the first call does not count; the order of runs is random. Where a small kernel's inputs and
+its result lie decides more of its time than how it is written, so both move over many places in memory, the
+same for all kernels. The first process checks and times every variant, the others the best ones.
 
     python focus.py OUT_DIR            build and run
     python focus.py OUT_DIR --dry-run  build a sample, load it, run the bookkeeping on the CPU
@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import RULE, Bench, Call, reference_of
+from bench import EPS, RULE, Bench, Call, reference_of
 from build import Builds
 from focus_grid import focused
 
@@ -36,7 +36,8 @@ SHAPES = (
     ("rmsnorm", 65536, 4096), ("bias_relu", 65536, 4096), ("vector_add", 1, 1 << 28),
 )  # fmt: skip
 COMPILED = tuple(shape for shape in SHAPES if shape[0] in ("rmsnorm", "bias_relu"))
-SETS, FINALISTS, SHOWN = 3, 36, 7
+PLACES, FINALISTS, SHOWN = 12, 36, 7
+ARENA_BYTES, PAGE_BYTES = 2 << 30, 2 << 20
 CALLS_PER_PROFILE = 3000
 MARKER = "spin_kernel"
 LARGE_ELEMENTS = 1 << 25
@@ -73,16 +74,39 @@ class FocusBench(Bench):
         torch = self.torch
         self.rows, self.hidden, self.dtype = rows, hidden, dtype
         self.large = rows * hidden > LARGE_ELEMENTS
-        self.sets = 1 if self.large else SETS
-        self.x = [self._random(rows, hidden) for _ in range(self.sets)]
-        other = (rows, hidden) if self.group == "vector_add" else (hidden,)
-        self.w = [self._random(*other) for _ in range(self.sets)]
-        self.out = [torch.empty_like(self.x[0])] * self.sets
+        self.sets = 1 if self.large else PLACES
+        self.kept: list[Any] = [None] * self.sets
+        arena = None if self.large else torch.empty(ARENA_BYTES, dtype=torch.uint8, device="cuda")
+        self.free = list(range(0, ARENA_BYTES - 16 * PAGE_BYTES, 16 * PAGE_BYTES))
+        self.rng.shuffle(self.free)
+        self.x = [self._placed(arena, rows, hidden).normal_() for _ in range(self.sets)]
+        if self.group == "vector_add":
+            self.w = [self._placed(arena, rows, hidden).normal_() for _ in range(self.sets)]
+        else:
+            self.w = [self._random(hidden) for _ in range(self.sets)]
+        self.out = [self._placed(arena, rows, hidden) for _ in range(self.sets)]
         self.flush = torch.empty(
             2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda"
         )
         self.other = torch.zeros(self.flush.numel() // 4, dtype=torch.int32, device="cuda")
         self.expected = self.reference(self.x[0], self.w[0])
+
+    def _placed(self, arena: Any, rows: int, hidden: int) -> Any:
+        """Return memory for a matrix at one of the arena's places that are free, or memory of its own."""
+        torch, size = self.torch, rows * hidden * 2
+        if arena is None:
+            return torch.empty(rows, hidden, device="cuda", dtype=torch.float16)
+        first = self.free.pop() + self.rng.randrange(16 - (size + PAGE_BYTES - 1) // PAGE_BYTES) * PAGE_BYTES
+        return arena[first : first + size].view(torch.float16).view(rows, hidden)
+
+    def held(self, call: Call) -> Call:
+        """Keep a peer's results for a while, so that they too move over many places."""
+
+        def kept(i: int) -> object:
+            self.kept[i] = call(i)
+            return None
+
+        return kept
 
     def _random(self, *shape: int) -> Any:
         return self.torch.randn(*shape, device="cuda", dtype=self.torch.float16)
@@ -217,7 +241,10 @@ def child(out: Path, index: int, deadline: float) -> int:
         peers = bench.working_peers(bench.peers())
         if shape in compiled:
             peers["PEER torch.compile"] = functools.partial(through, compiled[shape], bench)
+        peers = {label: bench.held(call) for label, call in peers.items()}
         results[key] = measure(bench, peers, finalists.get(key))
+        if shape == SHAPES[0] and index < 2:
+            results[key]["placement"] = placement(bench)
         if not index:
             finalists[key] = results[key]["finalists"]
             (out / "finalists.json").write_text(json.dumps(finalists))
@@ -241,15 +268,15 @@ def measure(bench: FocusBench, peers: dict[str, Call], chosen: list[str] | None)
     calls = {label: call for label, call in calls.items() if label not in slow}
     first: dict[str, float] = {}
     if chosen is None:
-        times = bench.timed(calls, 1 if bench.large else 2, 3 if bench.large else 6)
+        times = bench.timed(calls, 1, 3 if bench.large else PLACES + 1)
         first = {label: statistics.median(values) for label, values in times.items()}
         ranked = sorted((k for k in calls if k in first and k in bench.variants), key=first.__getitem__)
         best = set(ranked[:FINALISTS])
         calls = {k: c for k, c in calls.items() if k in best or k not in bench.variants}
     leaders = best_of(first, 3)
     few = {k: c for k, c in {**calls, **peers}.items() if k not in bench.variants or k in leaders}
-    clean = bench.timed(few, 2, 8, bench.clear_clean) if first and not bench.large else {}
-    last = bench.timed({**calls, **peers}, 4 if bench.large else 6, 4 if bench.large else 8)
+    clean = bench.timed(few, 1, PLACES + 1, bench.clear_clean) if first and not bench.large else {}
+    last = bench.timed({**calls, **peers}, 4 if bench.large else 3, 4 if bench.large else PLACES + 1)
     return {
         "first_us": first,
         "final_us": last,
@@ -257,6 +284,57 @@ def measure(bench: FocusBench, peers: dict[str, Call], chosen: list[str] | None)
         "finalists": [label for label in calls if label in bench.variants],
         "elapsed_s": time.perf_counter() - started,
     }
+
+
+def placement(bench: FocusBench) -> dict[str, Any]:
+    """Time one kernel for every pair of an input's and a result's place, and two cache-clearing buffers."""
+    other = bench.torch.empty_like(bench.flush)
+    first, buffers = bench.flush, {"a": bench.flush, "b": other}
+    points: list[dict[str, Any]] = []
+    function = bench.functions["rmsnorm_v2_f16"]
+    stream = bench.torch.cuda.current_stream().cuda_stream
+    for name, buffer in buffers.items():
+        bench.flush = buffer
+        pairs = [(i, j) for i in range(bench.sets) for j in range(bench.sets)]
+        calls: dict[str, Call] = {}
+        for i, j in pairs:
+            places = bench.x[i].data_ptr(), bench.w[0].data_ptr(), bench.out[j].data_ptr()
+            calls[f"{i} {j}"] = functools.partial(at_places, function, places, bench, stream)
+        for label, values in bench.timed(calls, 1, 6).items():
+            i, j = map(int, label.split())
+            x, out = bench.x[i].data_ptr(), bench.out[j].data_ptr()
+            points.append(
+                {
+                    "x": x,
+                    "out": out,
+                    "flush": buffer.data_ptr(),
+                    "name": name,
+                    "us": statistics.median(values),
+                }
+            )
+    bench.flush = first
+    return {"points": points}
+
+
+def at_places(function: Any, places: tuple[int, int, int], bench: FocusBench, stream: int, i: int) -> None:
+    """Run a kernel on an input, a weight and a result at given addresses."""
+    error = function(*places, bench.rows, bench.hidden, EPS, stream)
+    assert error is None, error
+
+
+def placement_lines(points: Sequence[dict[str, Any]]) -> str:
+    """Return how much of the spread each of the three places explains by itself."""
+    values = [p["us"] for p in points]
+    mean, total = statistics.mean(values), statistics.pvariance(values)
+    text = f"placement: {min(values):.2f} to {max(values):.2f} us, median {statistics.median(values):.2f};"
+    for axis in ("x", "out", "flush"):
+        groups: dict[int, list[float]] = {}
+        for p in points:
+            groups.setdefault(p[axis], []).append(p["us"])
+        between = sum(len(g) * (statistics.mean(g) - mean) ** 2 for g in groups.values()) / len(values)
+        means = sorted(statistics.mean(g) for g in groups.values())
+        text += f" {axis} {100 * between / total if total else 0:.0f} % ({means[0]:.2f}..{means[-1]:.2f})"
+    return text
 
 
 def best_of(first: dict[str, float], count: int) -> list[str]:
@@ -293,6 +371,9 @@ def report(processes: Sequence[dict[str, Any]]) -> str:
         shown = [row for row in ranked if row[2] in kinds][:SHOWN]
         others = [row for row in ranked if row[2] not in kinds]
         lines += [f"{us:8.2f} +-{wide:5.2f} {brief(label)}" for us, wide, label in sorted(shown + others)]
+        lines += [
+            placement_lines(p[key]["placement"]["points"]) for p in processes if "placement" in p.get(key, {})
+        ]
         first = processes[0].get(key, {}).get("first_us", {}) if processes else {}
         axes: dict[tuple[str, str], dict[str, float]] = {}
         for label, us in first.items():

@@ -58,45 +58,47 @@ def bulk(t: int, k: int, r: int, hint: bool, st: str) -> Variant:
     return Variant("rmsnorm", "bulk_once", "f16", text, axes)
 
 
+def stream(group: str, t: int, k: int, chunks: int, st: str) -> Variant:
+    """Copy, add or bias + ReLU through shared memory; ``st`` bulk lets the results leave the same way."""
+    op = {"copy": "kStreamCopy", "vector_add": "kStreamAdd", "bias_relu": "kStreamBias"}[group]
+    out = st == "bulk"
+    text = f"launch_stream<__half,{op},{t},{k},{chunks},{str(out).lower()},{STORE['plain' if out else st]}>"
+    axes: dict[str, object] = {"t": t, "k": k, "chunks": chunks, "st": st}
+    return Variant(group, "stream", "f16", text, axes)
+
+
 def pointwise() -> Iterator[Variant]:
     """Copy, vector add and bias + ReLU."""
-    blocks, packs = (128, 256, 512, 1024), (1, 2, 4)
-    for block, k, ld, st in itertools.product(blocks, packs, LOADS, STORES):
+    blocks, packs = (64, 128, 256, 512, 1024), (1, 2, 4)
+    for block, k, ld, st in itertools.product(blocks, packs, ("plain", "nca", "ef"), ("plain", "cs")):
         yield once("vector_add", block, k, ld, st)
         yield bias(block, k, ld, st)
-        if block < 1024:
-            yield once("copy", block, k, ld, st)
-    for block, k, ld, st, touch in itertools.product(
-        blocks, packs, ("plain", "nca"), ("plain", "cs"), (1, 2)
+        yield once("copy", block, k, ld, st)
+    for block, k, ld in itertools.product((128, 256, 512), (2, 4), ("plain", "nca")):
+        yield once("vector_add", block, k, ld, "plain", spread=True)
+        yield bias(block, k, ld, "plain", first=True)
+    for bx, r, st in itertools.product((64, 128, 256), packs, ("plain", "cs")):
+        yield tile(bx, r, "plain", st)
+    for t, k, chunks, st in itertools.product(
+        (64, 128, 256, 512), (1, 2, 4), (1, 2, 4), ("plain", "cs", "bulk")
     ):
-        yield once("vector_add", block, k, ld, st, touch=touch)
-        yield bias(block, k, ld, st, touch=touch)
-        if block < 1024:
-            yield once("copy", block, k, ld, st, touch=touch)
-    for block, k, ld, st in itertools.product(blocks, (2, 4), ("plain", "nca", "ef"), ("plain", "cs")):
-        yield once("vector_add", block, k, ld, st, spread=True)
-        yield bias(block, k, ld, st, first=True)
-    for bx, r, ld, st in itertools.product((128, 256, 512), packs, ("plain", "nca", "ef"), ("plain", "cs")):
-        yield tile(bx, r, ld, st)
+        if t * k <= 1024 and chunks * t * k <= 2048:
+            yield stream("vector_add", t, k, chunks, st)
+            yield stream("bias_relu", t, k, chunks, st)
+            yield stream("copy", t, k, chunks, st)
 
 
 def rmsnorm() -> Iterator[Variant]:
     """Hidden 4096, float16."""
-    forms = (
-        (128, 4, 1), (128, 4, 2), (128, 4, 4), (256, 2, 1), (256, 2, 2), (256, 2, 4), (512, 1, 1),
-        (512, 1, 2), (512, 1, 4), (64, 8, 1),
-    )  # fmt: skip
-    for (t, k, r), ld, st, when in itertools.product(forms, LOADS, STORES, ("early", "late")):
+    forms = ((128, 4, 1), (128, 4, 2), (256, 2, 2), (256, 2, 4), (512, 1, 1), (512, 1, 2), (512, 1, 4))
+    for (t, k, r), ld, st, when in itertools.product(
+        forms, ("plain", "ef"), ("plain", "cs"), ("early", "first", "late")
+    ):
         yield row(t, k, r, ld, st, when, 0, fits(t, 1, r))
-    for (t, k, r), ld, st, touch in itertools.product(forms, ("plain", "nca"), ("plain", "cs"), (1, 2)):
-        yield row(t, k, r, ld, st, "early", touch, fits(t, 1, r))
-    for (t, k, r), ld, st in itertools.product(forms, ("plain", "nca"), ("plain", "cs")):
-        yield row(t, k, r, ld, st, "early", 0, 0)
-        yield row(t, k, r, ld, st, "first", 0, fits(t, 1, r))
-    for (r, g), ld, st in itertools.product(((1, 4), (1, 8)), ("plain", "nca", "ef"), ("plain", "cs")):
-        yield held("f16", 32, 16, r, g, ld=ld, st=st, when="late")
+    for g, ld, st in itertools.product((4, 8), ("plain", "nca"), ("plain", "cs")):
+        yield held("f16", 32, 16, 1, g, ld=ld, st=st, when="late")
     for (t, k), r, hint, st in itertools.product(
-        ((128, 4), (256, 2), (512, 1)), (1, 2, 4), (True, False), ("plain", "cs", "bulk")
+        ((64, 8), (128, 4), (256, 2), (512, 1)), (1, 2, 4, 8), (True, False), ("plain", "cs", "bulk")
     ):
         yield bulk(t, k, r, hint, st)
 

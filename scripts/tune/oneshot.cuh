@@ -332,3 +332,127 @@ void launch_bulk_once(
       static_cast<float>(eps),
       1.0f / static_cast<float>(hidden));
 }
+
+// Copy, add, or bias + ReLU where a block's kChunks chunks of kThreads * kPacks packs come in by the bulk
+// engine, all asked for at once; kBulkOut: and leave the same way.
+enum StreamOp { kStreamCopy, kStreamAdd, kStreamBias };
+
+template <typename T, int kOp, int kThreads, int kPacks, int kChunks, bool kBulkOut, int kStore>
+__global__ void __launch_bounds__(kThreads) stream(
+    const uint4* __restrict__ a,
+    const uint4* __restrict__ b,
+    uint4* __restrict__ out,
+    int64_t count,
+    unsigned packs,
+    unsigned multiplier,
+    unsigned shift) {
+  constexpr int kWidth = kThreads * kPacks;
+  constexpr int kInputs = kOp == kStreamAdd ? 2 : 1;
+  extern __shared__ __align__(128) uint4 chunks[];
+  __shared__ uint64_t full[kChunks];
+  const int t = threadIdx.x;
+  const int64_t first = int64_t{blockIdx.x} * (kWidth * kChunks);
+  const auto inside = [&](int c) {
+    const int64_t left = count - first - c * kWidth;
+    return left < 0 ? 0 : static_cast<int>(left < kWidth ? left : kWidth);
+  };
+  if (t == 0) {
+    for (int c = 0; c < kChunks; ++c) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&full[c])), "r"(kInputs));
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    for (int c = 0; c < kChunks; ++c) {
+      const unsigned bytes = inside(c) * 16;
+      if (bytes) {
+        start_copy(chunks + c * kInputs * kWidth, a + first + c * kWidth, bytes, &full[c]);
+        if constexpr (kOp == kStreamAdd) {
+          start_copy(chunks + (c * kInputs + 1) * kWidth, b + first + c * kWidth, bytes, &full[c]);
+        }
+      }
+    }
+  }
+  uint4 bias[kChunks][kPacks];
+  if constexpr (kOp == kStreamBias) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        const auto p = static_cast<unsigned>(first + c * kWidth + t + k * kThreads);
+        if (p < count) {
+          bias[c][k] = load16<kNc>(b + (p - (__umulhi(p, multiplier) >> shift) * packs));
+        }
+      }
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const int have = inside(c);
+    if (!have) {
+      break;
+    }
+    uint4* mine = chunks + c * kInputs * kWidth;
+    wait_copy(&full[c], 0);
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      const int p = t + k * kThreads;
+      if (p < have) {
+        uint4 v = mine[p];
+        if constexpr (kOp == kStreamAdd) {
+          v = added<T, kPaired, false>(v, mine[kWidth + p]);
+        } else if constexpr (kOp == kStreamBias) {
+          v = added<T, kPaired, true>(v, bias[c][k]);
+        }
+        if constexpr (kBulkOut) {
+          mine[p] = v;
+        } else {
+          store16<kStore>(out + first + c * kWidth + p, v);
+        }
+      }
+    }
+    if constexpr (kBulkOut) {
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      __syncthreads();
+      if (t == 0) {
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                         out + first + c * kWidth),
+                     "r"(shared_address(mine)),
+                     "r"(static_cast<unsigned>(have) * 16)
+                     : "memory");
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+      }
+    }
+  }
+  if constexpr (kBulkOut) {
+    if (t == 0) {
+      asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+  }
+}
+
+template <typename T, int kOp, int kThreads, int kPacks, int kChunks, bool kBulkOut, int kStore>
+void launch_stream(
+    const void* a, const void* b, void* out, int64_t rows, int64_t hidden, double, void* stream_handle) {
+  auto* kernel = stream<T, kOp, kThreads, kPacks, kChunks, kBulkOut, kStore>;
+  constexpr int kWidth = kThreads * kPacks;
+  const int bytes = kChunks * kWidth * 16 * (kOp == kStreamAdd ? 2 : 1);
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 220 * 1024);
+  (void)allowed;
+  const int64_t count = rows * hidden / Lanes<T>::kLanes;
+  const auto packs = static_cast<unsigned>(hidden / Lanes<T>::kLanes);
+  unsigned bits = 0;
+  while ((1u << bits) < packs && bits < 31) {
+    ++bits;
+  }
+  const auto multiplier = static_cast<unsigned>(((uint64_t{1} << (31 + bits)) + packs - 1) / packs);
+  const auto blocks = static_cast<unsigned>((count + kWidth * kChunks - 1) / (kWidth * kChunks));
+  kernel<<<blocks, kThreads, bytes, static_cast<cudaStream_t>(stream_handle)>>>(
+      static_cast<const uint4*>(a),
+      static_cast<const uint4*>(b),
+      static_cast<uint4*>(out),
+      count,
+      packs,
+      multiplier,
+      bits - 1);
+}
