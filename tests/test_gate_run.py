@@ -14,6 +14,7 @@ from mini_kv.core.errors import ExitCode
 from mini_kv.core.pairs import PairSet
 from mini_kv.core.record import from_json
 from mini_kv.core.results import Build, Decision, Status
+from mini_kv.regression import Policy
 from test_pipeline import SLOWER, assert_archived, axis, baseline_of, codes
 
 __all__ = ["fake_project"]
@@ -124,13 +125,13 @@ def test_a_reference_that_moved_is_inconclusive_whatever_the_pairs_say(fake_proj
     assert "more_pairs.json" not in {file.path for file in verdict.attempt.files}
 
 
-def test_a_doubt_takes_a_second_set_of_twice_as_many_pairs(fake_project: FakeProject) -> None:
+def test_a_doubt_takes_a_second_and_larger_set_of_pairs(fake_project: FakeProject) -> None:
     baseline = baseline_of(fake_project)
     # The record, taken in the process that was checked before, says nothing of it.
     faults = slower_by(1.08) | {"candidate/run_case": "state['new'] = False"}
     verdict = fake_project.verify(faults, baseline=baseline, pairs=2)
     second = from_json((verdict.folder / "more_pairs.json").read_bytes(), PairSet)
-    assert second.pairs == 4
+    assert second.pairs == 2 * Policy().second_set
     assert verdict.regression is not None
-    assert all(case.paired is not None and case.paired.pairs == 6 for case in verdict.regression.cases)
+    assert all(case.paired is not None and case.paired.pairs == 8 for case in verdict.regression.cases)
     assert verdict.regression.decision is Decision.FAIL

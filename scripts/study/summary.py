@@ -28,7 +28,7 @@ from study.records import Control, Raw, cell_name
 
 REGROUPINGS = 20
 POLICY_REGROUPINGS = 6
-SCANNED_PAIRS = ((3, 2), (4, 2), (5, 1), (5, 2), (5, 3), (6, 2))
+SCANNED_PAIRS = ((3, 3), (4, 3), (5, 1), (5, 2), (5, 3), (6, 3))
 CONFIDENCE = 0.95
 
 

@@ -43,7 +43,7 @@ class Policy(Record, frozen=True, kw_only=True):
     min_paired_slowdown: float = 0.01
     min_doubt: float = 0.005
     pairs: int = 5
-    second_set: int = 2
+    second_set: int = 3
     paired_alpha: float = 0.05
     first_look_share: float = 0.4
 
