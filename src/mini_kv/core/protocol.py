@@ -16,7 +16,7 @@ from mini_kv.core.card import DeviceKind, ParamValue, Tolerance
 from mini_kv.core.process_state import ProcessState
 from mini_kv.core.record import Record
 from mini_kv.core.results import CallTrace, KernelWitness, Numerics
-from mini_kv.core.tensors import Argument, OutputSpec
+from mini_kv.core.tensors import Argument, NonNegative, OutputSpec
 
 MAGIC = b"mkv1"
 PREFIX = struct.Struct("<4sII")
@@ -341,9 +341,9 @@ class Ran(Record, frozen=True, kw_only=True, tag="ran"):
     """
 
     outputs: tuple[OutputSpec, ...]
-    input_blobs: tuple[int, ...]
-    guard_blobs: tuple[int, ...]
-    stray_writes: int
+    input_blobs: tuple[NonNegative, ...]
+    guard_blobs: tuple[NonNegative, ...]
+    stray_writes: NonNegative
 
 
 class Recalled(Record, frozen=True, kw_only=True, tag="recalled"):

@@ -295,7 +295,7 @@ _UNCOMPARABLE = {"WRONG_OUTPUT_COUNT", "WRONG_SHAPE", "WRONG_DTYPE"}
 
 
 def _select(payloads: Sequence[bytearray], blobs: Sequence[int | None]) -> list[bytearray] | None:
-    if any(blob is None or not blob < len(payloads) for blob in blobs):
+    if any(blob is None or not 0 <= blob < len(payloads) for blob in blobs):
         return None
     return [payloads[blob] for blob in blobs if blob is not None]
 
