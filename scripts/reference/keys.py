@@ -28,8 +28,8 @@ WHERE_WRITTEN: Mapping[str, str] = types.MappingProxyType(
         "environment": "`environment.json` of an attempt",
         "compile": "`compile.json` of an attempt",
         "correctness": "`correctness.json` of an attempt",
-        "benchmark": "`benchmark.json` of an attempt; other batches are `confirmation_benchmark.json` (of a P50 "
-        "over its limit) and `retimed_benchmark.json` (where the reference had moved)",
+        "benchmark": "`benchmark.json` of an attempt; other batches are `confirmation_benchmark.json` (of a "
+        "P50 over its limit) and `retimed_benchmark.json` (where the reference had moved)",
         "regression": "`regression.json` of an attempt that was held against a baseline",
         "attempt": "`attempt.json`, the file that is written last",
         "artifact_index": "`artifacts/artifact_index.json`, written by `rebuild-index`",
