@@ -64,11 +64,14 @@ __device__ __forceinline__ uint4 sum_packs(uint4 a, uint4 b) {
 
 // With kOnce the load leaves no copy in the L1 cache, where nobody will look for it. Small calls are shorter
 // for it, large ones longer.
+//
+// It is no load of constant memory (ld.global.nc): those may move across stores, and the assembler did move
+// the last of eight behind the first stores, so that each thread waited for memory twice.
 template <bool kOnce>
 __device__ __forceinline__ uint4 load(const uint4* at) {
   if constexpr (kOnce) {
     uint4 pack;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(pack.x), "=r"(pack.y), "=r"(pack.z), "=r"(pack.w)
                  : "l"(at));
     return pack;
