@@ -253,6 +253,9 @@ def test_no_text_breaks_the_parser(text: str) -> None:
         ("<unnamed>::add(float *)", "add"),
         ("unsigned int space::add(float *)", "add"),
         ("_Z3addPf", "_Z3addPf"),
+        # As Nsight Compute prints a kernel of an anonymous namespace with a type taken from an expression.
+        ("void unnamed>::add<__half>(const T1 *, long, decltype((widen(T1{}))))", "add"),
+        ("void add<f<int>(int), &g<(int)2>>(T1)", "add"),
     ],
 )
 def test_a_kernel_is_known_by_its_bare_function(kernel: str, function: str) -> None:

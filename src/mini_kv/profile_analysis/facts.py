@@ -141,9 +141,30 @@ def is_wanted(kernel: str, kernel_name_regex: str) -> bool:
 
 def bare_function(kernel: str) -> str:
     """Return ``add`` for ``void space::(anonymous namespace)::add<float>(const T1 *, int)``."""
-    text = kernel.replace("(anonymous namespace)", "").replace("<unnamed>", "")
-    found = re.match(r"(?:.*?\s)??(?P<path>[\w:~]+)\s*(?:[<(]|$)", text)
-    return found["path"].rpartition("::")[2] if found is not None else kernel
+    head = _before_parameters(kernel.replace("(anonymous namespace)", "").replace("<unnamed>", ""))
+    found = re.search(r"[\w~]+$", _without_template(head))
+    return found[0] if found is not None else kernel
+
+
+def _before_parameters(text: str) -> str:
+    """Return what stands before the parameters: before the first parenthesis outside angle brackets."""
+    depth = 0
+    for position, letter in enumerate(text):
+        if letter == "(" and depth == 0:
+            return text[:position].rstrip()
+        # Nsight Compute may print half of a bracket pair: a lone one must not count.
+        depth = max(0, depth + (letter == "<") - (letter == ">"))
+    return text.rstrip()
+
+
+def _without_template(head: str) -> str:
+    """Return a function's name without the template arguments at its end."""
+    depth = 0
+    for position in range(len(head) - 1, -1, -1):
+        depth += (head[position] == ">") - (head[position] == "<")
+        if depth == 0:
+            return head[:position] if head[position] == "<" else head
+    return head
 
 
 def _facts(row: KernelRow) -> KernelFacts | Finding:
