@@ -6,14 +6,15 @@
 #   SUITE_DEVICE=cpu scripts/run_gpu_suite.sh   the script's own logic, on a machine without a GPU
 #   SUITE_STEPS="doctor verify" ...             only these steps
 #
-# Steps: doctor, verify, cold, tests, cage, profile, compare, calibrate, peers, study, pack. Each packs what it
-# made at once, so that a later failure loses nothing. Uses the checkout's .venv where there is one, else python3.
+# Steps: doctor, verify, cold, tests, cage, profile (with the comparisons), sweep, calibrate, peers, study, pack.
+# Each packs what it made at once, so that a later failure loses nothing. Uses the checkout's .venv where there
+# is one, else python3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 out=${1:-artifacts/gpu-suite}
 device=${SUITE_DEVICE:-cuda}
-steps=${SUITE_STEPS:-doctor verify cold tests cage profile compare calibrate peers study pack}
+steps=${SUITE_STEPS:-doctor verify cold tests cage profile sweep calibrate peers study pack}
 artifacts=${SUITE_ARTIFACTS:-artifacts/gpu-suite-attempts}
 python=python3
 if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
@@ -106,16 +107,13 @@ if wants cage; then
   "$python" scripts/check_sandbox_gpu.py
 fi
 if wants profile; then
-  for candidate in v0_naive v1_block_reduce v2_vectorized; do
-    say "profile rmsnorm $candidate"
-    scripts/profile_rmsnorm.sh "$candidate" --artifacts "$artifacts"
-  done
+  scripts/profile_evidence.sh "$out/profile_evidence" "$artifacts"
+  pack profile_evidence "$out/profile_evidence"
   pack profiles "$artifacts/profiles" --exclude '*.ncu-rep'
 fi
-if wants compare; then
-  say "compare rmsnorm naive and block-reduce"
-  scripts/compare_rmsnorm.sh --device "$device" --artifacts "$artifacts"
-  pack comparisons "$artifacts/comparisons"
+if wants sweep; then
+  say "kernel time against size"
+  "$python" scripts/sweep.py "$out/sweep"
 fi
 if wants calibrate; then
   say calibrate

@@ -1,7 +1,7 @@
 """Kernel time against size: 2^10 to 2^28 elements, each operator's best candidate beside its reference.
 
 Times are device times of single calls (CUPTI) behind an L2 flush, median of the calls. Writes
-``sweep.json`` and, where matplotlib is installed, ``sweep.png``:
+``sweep.json`` and ``sweep.svg``:
 
     python scripts/sweep.py OUT_DIR [--dtype float16] [--calls 30]
     python scripts/sweep.py OUT_DIR --plot-only     draw an existing sweep.json again
@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
 import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
+
+from sweep_plot import Point, Sweep, svg
 
 ROOT = Path(__file__).resolve().parent.parent
 BEST = {
@@ -32,28 +33,6 @@ HIDDEN = 4096
 L2_FLUSHES = 2  # a buffer of so many L2 caches is overwritten before each call
 # Small inputs rotate, so that no address stays warm; large ones evict themselves.
 INPUT_SETS, LARGE_ELEMENTS = 4, 1 << 24
-
-
-class Point(TypedDict):
-    """One operator at one size."""
-
-    operator: str
-    dtype: str
-    shape: list[int]
-    elements: int
-    bytes_moved: int
-    candidate_us: float
-    reference_us: float
-
-
-class Sweep(TypedDict):
-    """What ``sweep.json`` holds."""
-
-    device: str
-    torch: str
-    copy_gb_per_s: float
-    calls: int
-    points: list[Point]
 
 
 def shape_of(operator: str, elements: int) -> list[int]:
@@ -171,28 +150,6 @@ def sweep(dtype: str, calls: int) -> Sweep:
     )
 
 
-def plot(data: Sweep, path: Path) -> bool:
-    """Draw time against bytes, both logarithmic; returns False where matplotlib is missing."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return False
-    pyplot = importlib.import_module("matplotlib.pyplot")
-    figure, axes = pyplot.subplots(1, len(BEST), figsize=(5 * len(BEST), 4), sharey=True)
-    for axis, operator in zip(axes, BEST, strict=True):
-        points = [point for point in data["points"] if point["operator"] == operator]
-        size = [point["bytes_moved"] for point in points]
-        axis.loglog(size, [p["reference_us"] for p in points], "o-", label="PyTorch eager", markersize=3)
-        axis.loglog(size, [p["candidate_us"] for p in points], "s-", label="candidate", markersize=3)
-        axis.loglog(size, [b / data["copy_gb_per_s"] / 1e3 for b in size], "k--", label="copy bandwidth")
-        axis.set(title=f"{operator}, {points[0]['dtype']}", xlabel="bytes moved")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("kernel time, us")
-    axes[0].legend()
-    figure.suptitle(f"{data['device']}, cold L2, CUPTI kernel time")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    return True
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and draw; exit code 0."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -206,10 +163,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments.plot_only:
         measured = sweep(arguments.dtype, arguments.calls)
         (out / "sweep.json").write_text(json.dumps(measured, indent=1) + "\n", "utf-8")
-    drawn = plot(json.loads((out / "sweep.json").read_text("utf-8")), out / "sweep.png")
-    print(
-        f"wrote {out / 'sweep.json'}" + (f" and {out / 'sweep.png'}" if drawn else "; no matplotlib, no plot")
-    )
+    (out / "sweep.svg").write_text(svg(json.loads((out / "sweep.json").read_text("utf-8"))), "utf-8")
+    print(f"wrote {out / 'sweep.json'} and {out / 'sweep.svg'}")
     return 0
 
 
