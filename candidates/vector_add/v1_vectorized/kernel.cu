@@ -12,15 +12,17 @@
 namespace mini_kv_vector_add_v1 {
 namespace {
 
-constexpr int kThreadsPerBlock = 256;
+constexpr int kThreadsPerBlock = 256;       // where elements are taken one by one
 constexpr int64_t kMaxBlocks = 2147483647;  // the hardware's limit on gridDim.x
 constexpr int kPackBytes = 16;              // the widest load there is
 
 // Up to this size an operand, all three fit into an L2 cache and latency decides: four packs a thread are
 // asked for before the first is used. Beyond it requests are many whatever a thread does, and the plainest
-// order of them is the fastest one (scripts/tune tries the others): one pack a thread.
+// order of them is the fastest one (scripts/tune tries the others): one pack a thread, in large blocks.
 constexpr int64_t kSmallBytes = int64_t{16} << 20;
+constexpr int kThreadsWhenSmall = 512;
 constexpr int kPacksWhenSmall = 4;
+constexpr int kThreadsWhenLarge = 1024;
 
 __device__ __forceinline__ float sum(float a, float b) { return a + b; }
 __device__ __forceinline__ double sum(double a, double b) { return a + b; }
@@ -81,14 +83,14 @@ __device__ __forceinline__ uint4 load(const uint4* at) {
 }
 
 // The first threads also add the few elements behind the last whole pack. One block for each
-// kThreadsPerBlock * kPacks packs: the limit on blocks lies beyond 8 TiB.
-template <typename T, int kPacks>
-__global__ void __launch_bounds__(kThreadsPerBlock) add_packs_kernel(
+// kThreads * kPacks packs: the limit on blocks lies beyond 8 TiB.
+template <typename T, int kThreads, int kPacks>
+__global__ void __launch_bounds__(kThreads) add_packs_kernel(
     const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ out, int64_t count) {
   constexpr int64_t kLanes = kPackBytes / sizeof(T);
   constexpr bool kOnce = kPacks > 1;
   const int64_t packs = count / kLanes;
-  const int64_t first = int64_t{blockIdx.x} * (kThreadsPerBlock * kPacks) + threadIdx.x;
+  const int64_t first = int64_t{blockIdx.x} * (kThreads * kPacks) + threadIdx.x;
   const auto* a_packs = reinterpret_cast<const uint4*>(a) + first;
   const auto* b_packs = reinterpret_cast<const uint4*>(b) + first;
   auto* out_packs = reinterpret_cast<uint4*>(out) + first;
@@ -96,15 +98,15 @@ __global__ void __launch_bounds__(kThreadsPerBlock) add_packs_kernel(
   uint4 from_b[kPacks];
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    if (first + k * kThreadsPerBlock < packs) {
-      from_a[k] = load<kOnce>(a_packs + k * kThreadsPerBlock);
-      from_b[k] = load<kOnce>(b_packs + k * kThreadsPerBlock);
+    if (first + k * kThreads < packs) {
+      from_a[k] = load<kOnce>(a_packs + k * kThreads);
+      from_b[k] = load<kOnce>(b_packs + k * kThreads);
     }
   }
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    if (first + k * kThreadsPerBlock < packs) {
-      out_packs[k * kThreadsPerBlock] = sum_packs<T>(from_a[k], from_b[k]);
+    if (first + k * kThreads < packs) {
+      out_packs[k * kThreads] = sum_packs<T>(from_a[k], from_b[k]);
     }
   }
   const int64_t rest = packs * kLanes + first;
@@ -132,23 +134,25 @@ unsigned blocks_for(int64_t count, int64_t a_block) {
   return static_cast<unsigned>(std::clamp<int64_t>((count + a_block - 1) / a_block, 1, kMaxBlocks));
 }
 
+template <typename T, int kThreads, int kPacks>
+void launch_packs(const T* a, const T* b, T* out, int64_t count, cudaStream_t stream) {
+  const int64_t packs = count * static_cast<int64_t>(sizeof(T)) / kPackBytes;
+  add_packs_kernel<T, kThreads, kPacks>
+      <<<blocks_for(packs, kThreads * kPacks), kThreads, 0, stream>>>(a, b, out, count);
+}
+
 template <typename T>
 const char* launch(const void* a, const void* b, void* out, int64_t count, cudaStream_t stream) {
   const T* a_data = static_cast<const T*>(a);
   const T* b_data = static_cast<const T*>(b);
   T* out_data = static_cast<T*>(out);
-  constexpr int64_t kSize = sizeof(T);
-  const int64_t packs = count * kSize / kPackBytes;
   if (!is_aligned(a) || !is_aligned(b) || !is_aligned(out)) {
     add_elements_kernel<T><<<blocks_for(count, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
         a_data, b_data, out_data, count);
-  } else if (count * kSize <= kSmallBytes) {
-    add_packs_kernel<T, kPacksWhenSmall>
-        <<<blocks_for(packs, kThreadsPerBlock * kPacksWhenSmall), kThreadsPerBlock, 0, stream>>>(
-            a_data, b_data, out_data, count);
+  } else if (count * static_cast<int64_t>(sizeof(T)) <= kSmallBytes) {
+    launch_packs<T, kThreadsWhenSmall, kPacksWhenSmall>(a_data, b_data, out_data, count, stream);
   } else {
-    add_packs_kernel<T, 1><<<blocks_for(packs, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
-        a_data, b_data, out_data, count);
+    launch_packs<T, kThreadsWhenLarge, 1>(a_data, b_data, out_data, count, stream);
   }
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
