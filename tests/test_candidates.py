@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import runpy
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,31 @@ def test_the_cuda_build_compiles_and_links(folder: Path) -> None:
     if toolchain().nvcc is None:
         pytest.skip("no CUDA compiler on this machine")
     assert built(folder, "cuda", ("9.0",)).stat().st_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("folder", "kernel", "count"),
+    [
+        ("vector_add/v1_vectorized", "add_packs_kernel", 8),
+        ("fused_bias_relu/v1_vectorized", "bias_relu_flat_kernel", 12),
+        ("rmsnorm/v2_vectorized", "rmsnorm_rows_kernel", 30),
+    ],
+)
+def test_no_wide_load_was_moved_behind_the_first_store(folder: str, kernel: str, count: int) -> None:
+    # The assembler once put the last of vector_add's eight loads there: half a microsecond of four.
+    tools = toolchain()
+    if tools.nvcc is None or tools.cuobjdump is None:
+        pytest.skip("no CUDA compiler or no disassembler on this machine")
+    library = built(ROOT / "candidates" / folder, "cuda", ("9.0",))
+    listing = subprocess.run(
+        [tools.cuobjdump, "-sass", str(library)], capture_output=True, text=True, check=True
+    ).stdout
+    functions = [text for text in listing.split("Function : ")[1:] if kernel in text.partition("\n")[0]]
+    assert len(functions) >= count
+    for text in functions:
+        order = re.findall(r"\b(LDG|STG)\.[.\w]*\b128\b", text)
+        assert "STG" in order and order == sorted(order), text.partition("\n")[0]
 
 
 # ---------------------------------------------------------------------------------------------- GPU
