@@ -16,16 +16,15 @@ from mini_kv.artifacts import (
     AttemptWriter,
     check_files,
     is_correct,
-    new_attempt_id,
     read_attempt,
     read_index,
     rebuild_index,
-    utc_text,
 )
 from mini_kv.artifacts import index as index_module
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import ConfigurationError, IntegrityError, InternalError
 from mini_kv.core.results import Axis, Status
+from mini_kv.system.archive_folder import new_folder_id, utc_text
 
 
 def write_many(root: Path, count: int, **changes: Any) -> list[str]:
@@ -47,12 +46,12 @@ def indexed(root: Path) -> list[str]:
 
 def test_attempt_ids_are_utc_and_sort_by_time() -> None:
     east = datetime(2026, 3, 1, 1, 2, 3, tzinfo=timezone(timedelta(hours=2)))
-    assert new_attempt_id(east, b"\x00\xab\xcd\xef") == "20260228T230203Z-00abcdef"
+    assert new_folder_id(east, b"\x00\xab\xcd\xef") == "20260228T230203Z-00abcdef"
     assert utc_text(east) == "2026-02-28T23:02:03.000000Z"
     with pytest.raises(ValueError):
-        new_attempt_id(datetime(2026, 3, 1), b"1234")  # noqa: DTZ001
+        new_folder_id(datetime(2026, 3, 1), b"1234")  # noqa: DTZ001
     with pytest.raises(ValueError):
-        new_attempt_id(east, b"123")
+        new_folder_id(east, b"123")
 
 
 @pytest.mark.parametrize("task_id", ["../evil", "UPPER", "", "a/b", "profiles", "vector_add\n"])

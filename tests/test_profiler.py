@@ -226,7 +226,7 @@ def claim(root: Path, number: int = 1) -> ProfileArchive:
 
 def test_an_archive_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     archive = claim(tmp_path)
-    archive.add_all({"b.log": b"2", "a.log": b"1"}, "logs")
+    archive.add_tree({"b.log": b"2", "a.log": b"1"}, "logs")
     assert not archive.folder.exists()
     sealed = archive.finish(msgspec.structs.replace(BEFORE, profile_id=archive.profile_id))
     assert [file.path for file in sealed.files] == ["logs/a.log", "logs/b.log"]
@@ -250,10 +250,21 @@ def test_an_archive_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> No
         claim(tmp_path)
 
 
+def test_a_file_that_something_else_changed_is_no_evidence(tmp_path: Path) -> None:
+    archive = claim(tmp_path)
+    archive.add_bytes("raw.csv", b"1")
+    (archive.partial_folder / "raw.csv").write_bytes(b"2")
+    with pytest.raises(IntegrityError, match="raw.csv"):
+        archive.finish(BEFORE)
+    assert not archive.folder.exists()
+    archive.discard()
+    assert list(archive.folder.parent.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["../out", "/abs", "a/../b", "logs//x"])
 def test_a_name_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(Exception, match="cannot be added"):
-        claim(tmp_path).add(name, b"")
+        claim(tmp_path).add_bytes(name, b"")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "not json", '{"schema_version": "1.0.0"}'])

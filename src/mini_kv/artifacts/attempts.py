@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -15,12 +14,11 @@ from mini_kv.core.card import IDENTIFIER, SCHEMA_VERSION
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import from_json
 from mini_kv.core.results import Attempt, Environment, Finding, IndexRow, Status
+from mini_kv.system.archive_folder import PARTIAL_SUFFIX, list_files, reason
 from mini_kv.system.files import sha256_file
 
 ATTEMPT_FILE = "attempt.json"
 ENVIRONMENT_FILE = "environment.json"
-SOURCES_FOLDER = "sources"
-PARTIAL_SUFFIX = ".partial"
 MAX_RECORD_BYTES = 256 << 20
 
 ATTEMPT_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
@@ -37,20 +35,6 @@ PROOF_AXES = {
 SPEED_AXES = frozenset({"regression"})
 BROKEN = frozenset({Status.FAIL, Status.INVALID, Status.ERROR})
 CORRECT_EXIT_CODES = frozenset({0, 6})
-
-
-def new_attempt_id(now: datetime, random_bytes: bytes) -> str:
-    """Return ``<UTC yyyymmddThhmmssZ>-<8 hex>`` from a zoned time and 4 random bytes."""
-    if now.tzinfo is None or len(random_bytes) != 4:
-        raise ValueError("an attempt id needs a time with a zone and 4 random bytes")
-    return f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{random_bytes.hex()}"
-
-
-def utc_text(now: datetime) -> str:
-    """Return a zoned time as ``2026-01-31T23:59:59.123456Z``: of one width, so that text sorts as time."""
-    if now.tzinfo is None:
-        raise ValueError("a time without a zone is not evidence")
-    return f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
 
 
 def is_correct(attempt: Attempt) -> bool:
@@ -99,11 +83,6 @@ def parse_attempt(folder: Path) -> tuple[Attempt, str]:
     return attempt, sha256_bytes(raw)
 
 
-def reason(error: Exception) -> str:
-    """Return an error's words without the path of this machine that ``OSError`` adds."""
-    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
-
-
 def read_attempt(folder: Path) -> tuple[Attempt, str]:
     """Like :func:`parse_attempt`, for a folder a person named; raises ``ConfigurationError``."""
     if folder.name.endswith(PARTIAL_SUFFIX):
@@ -116,28 +95,6 @@ def read_attempt(folder: Path) -> tuple[Attempt, str]:
     except (OSError, ValueError, msgspec.DecodeError) as error:
         message = f"{folder / ATTEMPT_FILE} cannot be read as an attempt: {reason(error)}."
         raise ConfigurationError("ATTEMPT_UNREADABLE", message) from error
-
-
-def list_files(folder: Path) -> tuple[dict[str, os.stat_result], tuple[str, ...]]:
-    """Return regular files by POSIX path relative to ``folder``, and all else that is no folder.
-
-    Links are never followed: they count among what does not belong there.
-    """
-    files: dict[str, os.stat_result] = {}
-    strange: list[str] = []
-    pending = [""]
-    while pending:
-        prefix = pending.pop()
-        with os.scandir(folder / prefix) as entries:
-            for entry in entries:
-                path = prefix + entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(path + "/")
-                elif entry.is_file(follow_symlinks=False):
-                    files[path] = entry.stat(follow_symlinks=False)
-                else:
-                    strange.append(path)
-    return files, tuple(sorted(strange))
 
 
 def check_files(folder: Path, attempt: Attempt) -> tuple[Finding, ...]:

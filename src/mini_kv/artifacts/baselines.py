@@ -10,13 +10,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from mini_kv.artifacts.attempts import (
-    SOURCES_FOLDER,
     check_files,
     is_correct,
     read_attempt,
     read_record_bytes,
-    reason,
-    utc_text,
 )
 from mini_kv.artifacts.index import indexed_sha256
 from mini_kv.core.canonical import sha256_bytes
@@ -26,6 +23,7 @@ from mini_kv.core.quality import judge_quality
 from mini_kv.core.record import Record, from_json, to_json
 from mini_kv.core.results import Attempt, Baseline, Benchmark, Environment, Series, Status
 from mini_kv.core.statistics import summarize
+from mini_kv.system.archive_folder import SOURCES_FOLDER, reason, utc_text
 from mini_kv.system.files import fsync_folder, write_bytes_atomic
 
 _R = TypeVar("_R", bound=Record)

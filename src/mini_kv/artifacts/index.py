@@ -22,13 +22,13 @@ from mini_kv.artifacts.attempts import (
     index_row,
     parse_attempt,
     read_record_bytes,
-    reason,
 )
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import from_json, to_json
 from mini_kv.core.results import ArtifactIndex, Finding, IndexRow
+from mini_kv.system.archive_folder import reason
 from mini_kv.system.files import exclusive_lock, fsync_folder, write_json_atomic
 
 INDEX_FILE = "index.db"

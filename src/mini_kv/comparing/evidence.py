@@ -8,7 +8,6 @@ from typing import Literal
 
 import msgspec
 
-from mini_kv import artifacts
 from mini_kv.comparing.verdicts import compared_cases, overall
 from mini_kv.core.card import SCHEMA_VERSION, suite_hash
 from mini_kv.core.comparison import ComparedSide, Comparison, SideTime
@@ -26,6 +25,7 @@ from mini_kv.core.results import (
 )
 from mini_kv.core.verdict import INTERRUPTED_EXIT_CODE, axes_of, exit_code_of, isolation_axis
 from mini_kv.run import RunInputs, RunLog, build_files
+from mini_kv.system.archive_folder import ArchiveFolder
 
 COMPARISON_FILE = "comparison.json"
 # The first of these that either side has is the comparison's: the order in which stages depend on each other.
@@ -86,7 +86,7 @@ class Evidence(RunLog):
         return int(next((code for code in _BY_STAGE if code in found), ExitCode.ACCEPTED))
 
 
-def archive(evidence: Evidence, folder: artifacts.ArchiveFolder, elapsed_s: float) -> Comparison:
+def archive(evidence: Evidence, folder: ArchiveFolder, elapsed_s: float) -> Comparison:
     """Write every record and source, seal them with ``comparison.json``, publish; return the record."""
     inputs = evidence.a.inputs
     folder.add_json("task_card.json", inputs.card.card)
@@ -113,7 +113,7 @@ def archive(evidence: Evidence, folder: artifacts.ArchiveFolder, elapsed_s: floa
     return record
 
 
-def _add_side(side: Side, folder: artifacts.ArchiveFolder) -> None:
+def _add_side(side: Side, folder: ArchiveFolder) -> None:
     folder.add_json(f"{side.folder}/candidate_manifest.json", side.inputs.manifest.manifest)
     if side.build is not None:
         for name, raw in build_files(side.inputs, side.build).items():
@@ -123,7 +123,7 @@ def _add_side(side: Side, folder: artifacts.ArchiveFolder) -> None:
             folder.add_json(f"{side.folder}/{name}", record)
 
 
-def _record(evidence: Evidence, folder: artifacts.ArchiveFolder, elapsed_s: float) -> Comparison:
+def _record(evidence: Evidence, folder: ArchiveFolder, elapsed_s: float) -> Comparison:
     inputs = evidence.a.inputs
     card = inputs.card.card
     one, two = evidence.a.benchmark, evidence.b.benchmark

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from mini_kv import artifacts, correctness
+from mini_kv import correctness
 from mini_kv.benchmark.pairs import pair_plan
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.two_sides import run_two_sides
@@ -28,6 +28,7 @@ from mini_kv.core.results import Benchmark, KernelWitness, Status
 from mini_kv.run import Crew, build_candidate, device_state, read_inputs, start_crew
 from mini_kv.run import inputs as run_inputs
 from mini_kv.run.pairs import PairedSide, PairsRequest, run_pairs
+from mini_kv.system.archive_folder import ArchiveFolder
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.sandbox.kernel import guard_memory
 
@@ -75,7 +76,7 @@ def compare(request: CompareRequest, progress: Progress) -> Compared:
         a=Side(label="A", inputs=inputs), b=Side(label="B", inputs=inputs.with_candidate(request.b))
     )
     root = inputs.artifacts_root
-    folder = artifacts.ArchiveFolder(
+    folder = ArchiveFolder(
         root / "comparisons" / inputs.card.card.task_id,
         root=root,
         marker=COMPARISON_FILE,

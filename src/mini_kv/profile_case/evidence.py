@@ -9,7 +9,6 @@ from mini_kv.compiler.snapshot import Snapshot
 from mini_kv.core.card import SCHEMA_VERSION, Case, suite_hash
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.profile import REPLAY_NOTE, KernelFacts, Profile, Stage
-from mini_kv.core.record import to_json
 from mini_kv.core.results import Build, CaseResult, Finding, Numerics, Status
 from mini_kv.run import RunInputs
 
@@ -60,20 +59,20 @@ class Stop(Exception):
 
 def add_files(inputs: Inputs, evidence: Evidence, archive: profiler.ProfileArchive) -> None:
     """Write everything but ``profile.json`` into the archive."""
-    archive.add("task_card.json", to_json(inputs.run.card.card))
-    archive.add("candidate_manifest.json", to_json(inputs.run.manifest.manifest))
-    archive.add("environment.json", to_json(inputs.run.environment))
-    archive.add_all(inputs.snapshot.files, "sources")
+    archive.add_json("task_card.json", inputs.run.card.card)
+    archive.add_json("candidate_manifest.json", inputs.run.manifest.manifest)
+    archive.add_json("environment.json", inputs.run.environment)
+    archive.add_tree(inputs.snapshot.files)
     if evidence.build is not None:
-        archive.add("compile.json", to_json(evidence.build))
+        archive.add_json("compile.json", evidence.build)
     capture = evidence.capture
     if capture is None:
         return
-    archive.add_all(capture.logs, "logs")
+    archive.add_tree(capture.logs, "logs")
     if capture.report is not None:
-        archive.add("report.ncu-rep", capture.report)
+        archive.add_bytes("report.ncu-rep", capture.report)
     if capture.raw_csv is not None:
-        archive.add("raw.csv", capture.raw_csv)
+        archive.add_bytes("raw.csv", capture.raw_csv)
 
 
 def make_record(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 
 import msgspec
 
 from mini_kv.core.canonical import fixed_seed, sha256_bytes
 from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard, suite_hash
-from mini_kv.core.errors import ConfigurationError, IntegrityError, InternalError
+from mini_kv.core.errors import ConfigurationError, IntegrityError
 from mini_kv.core.profile import Profile
 from mini_kv.core.record import from_json, to_json
-from mini_kv.core.results import ArchivedFile, Build, Environment, Status
-from mini_kv.system.files import publish_folder, remove_tree, sha256_file, write_bytes_atomic
+from mini_kv.core.results import Build, Environment, Status
+from mini_kv.system.archive_folder import SOURCES_FOLDER, ArchiveFolder, unwritable
+from mini_kv.system.files import sha256_file
 
 PROFILE_FILE = "profile.json"
 CARD_FILE = "task_card.json"
@@ -24,13 +24,10 @@ ENVIRONMENT_FILE = "environment.json"
 COMPILE_FILE = "compile.json"
 REPORT_FILE = "report.ncu-rep"
 CSV_FILE = "raw.csv"
-SOURCES_FOLDER = "sources"
-PARTIAL_SUFFIX = ".partial"
 MAX_RECORD_BYTES = 64 << 20
-MAX_ID_DRAWS = 16
 
 
-class ProfileArchive:
+class ProfileArchive(ArchiveFolder):
     """The archive of one profile. ``folder`` exists once :meth:`finish` has returned, whole."""
 
     def __init__(
@@ -42,76 +39,39 @@ class ProfileArchive:
         random_bytes: Callable[[int], bytes],
     ) -> None:
         """Claim a fresh id. Raises ``ConfigurationError`` where the archive's folder cannot be written."""
-        self._root = artifacts_root / "profiles" / task_id
-        self._files: dict[str, ArchivedFile] = {}
-        now = clock().astimezone(UTC)
-        self.started_at = f"{now:%Y-%m-%dT%H:%M:%S.%f}Z"
-        try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            self.profile_id = self._claim(now, random_bytes)
-        except OSError as error:
-            raise _unwritable(self._root, error) from error
+        super().__init__(
+            artifacts_root / "profiles" / task_id,
+            root=artifacts_root,
+            marker=PROFILE_FILE,
+            noun="profile",
+            clock=clock,
+            random_bytes=random_bytes,
+        )
 
     @property
-    def folder(self) -> Path:
-        """Where the profile lies once it is finished."""
-        return self._root / self.profile_id
-
-    @property
-    def partial_folder(self) -> Path:
-        """Where it lies until then."""
-        return self._root / f"{self.profile_id}{PARTIAL_SUFFIX}"
-
-    def _claim(self, now: datetime, random_bytes: Callable[[int], bytes]) -> str:
-        for _ in range(MAX_ID_DRAWS):
-            profile_id = f"{now:%Y%m%dT%H%M%SZ}-{random_bytes(4).hex()}"
-            try:
-                (self._root / f"{profile_id}{PARTIAL_SUFFIX}").mkdir()
-            except FileExistsError:
-                continue
-            if not os.path.lexists(self._root / profile_id):
-                return profile_id
-            (self._root / f"{profile_id}{PARTIAL_SUFFIX}").rmdir()
-        raise InternalError("PROFILE_ID", f"{MAX_ID_DRAWS} random profile ids in a row were taken already.")
-
-    def add(self, name: str, raw: bytes) -> None:
-        """Write one file, by POSIX path relative to the folder; each name once."""
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or str(path) != name or name in self._files:
-            raise InternalError("ARCHIVE_NAME", f"'{name}' cannot be added to profile {self.profile_id}.")
-        target = self.partial_folder / path
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes_atomic(target, raw)
-        except OSError as error:
-            raise _unwritable(self._root, error) from error
-        self._files[name] = ArchivedFile(path=name, sha256=sha256_bytes(raw), size_bytes=len(raw))
-
-    def add_all(self, files: Mapping[str, bytes], folder: str = "") -> None:
-        """Write many files below ``folder``."""
-        for name in sorted(files):
-            self.add(f"{folder}/{name}" if folder else name, files[name])
+    def profile_id(self) -> str:
+        """The profile's id, its folder's name."""
+        return self.folder_id
 
     def finish(self, profile: Profile) -> Profile:
-        """Write ``profile.json`` with the hash of every other file, publish the folder, return the record."""
-        sealed = msgspec.structs.replace(
-            profile, files=tuple(self._files[name] for name in sorted(self._files))
-        )
+        """Write ``profile.json`` with the hash of every other file, publish the folder, return the record.
+
+        Raises ``IntegrityError`` where a file is no longer what was written, ``ConfigurationError`` where
+        nothing can be written.
+        """
         try:
-            write_bytes_atomic(self.partial_folder / PROFILE_FILE, to_json(sealed))
-            publish_folder(self.partial_folder, self.folder)
+            files, changed = self.hashed()
+            if changed:
+                raise IntegrityError(
+                    "ARCHIVE_TAMPERED",
+                    f"Files of profile {self.profile_id} were changed by something other than mini-kv while "
+                    f"it ran: {', '.join(changed)}.",
+                )
+            sealed = msgspec.structs.replace(profile, files=files)
+            self.publish(to_json(sealed))
         except OSError as error:
-            raise _unwritable(self._root, error) from error
+            raise unwritable(self._root, error) from error
         return sealed
-
-    def discard(self) -> None:
-        """Remove what was begun and will not be finished."""
-        remove_tree(self.partial_folder, self._root)
-
-
-def _unwritable(root: Path, error: OSError) -> ConfigurationError:
-    message = f"The archive in {root} cannot be written: {error.strerror or error}."
-    return ConfigurationError("ARTIFACTS_UNWRITABLE", message)
 
 
 # --------------------------------------------------------------------------- reading

@@ -2,26 +2,62 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from mini_kv.artifacts.attempts import (
-    PARTIAL_SUFFIX,
-    SOURCES_FOLDER,
-    list_files,
-    new_attempt_id,
-    reason,
-    utc_text,
-)
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import ConfigurationError, IntegrityError, InternalError
 from mini_kv.core.record import to_json
 from mini_kv.core.results import ArchivedFile
-from mini_kv.system.files import publish_folder, sha256_file, write_bytes_atomic
+from mini_kv.system.files import publish_folder, remove_tree, sha256_file, write_bytes_atomic
 
+SOURCES_FOLDER = "sources"
+PARTIAL_SUFFIX = ".partial"
 # Four random bytes collide once in four billion pairs within one second; a stuck source always does.
 MAX_ID_DRAWS = 16
+
+
+def new_folder_id(now: datetime, random_bytes: bytes) -> str:
+    """Return ``<UTC yyyymmddThhmmssZ>-<8 hex>`` from a zoned time and 4 random bytes."""
+    if now.tzinfo is None or len(random_bytes) != 4:
+        raise ValueError("an archive's id needs a time with a zone and 4 random bytes")
+    return f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{random_bytes.hex()}"
+
+
+def utc_text(now: datetime) -> str:
+    """Return a zoned time as ``2026-01-31T23:59:59.123456Z``: of one width, so that text sorts as time."""
+    if now.tzinfo is None:
+        raise ValueError("a time without a zone is not evidence")
+    return f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
+
+
+def reason(error: Exception) -> str:
+    """Return an error's words without the path of this machine that ``OSError`` adds."""
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
+
+
+def list_files(folder: Path) -> tuple[dict[str, os.stat_result], tuple[str, ...]]:
+    """Return regular files by POSIX path relative to ``folder``, and all else that is no folder.
+
+    Links are never followed: they count among what does not belong there.
+    """
+    files: dict[str, os.stat_result] = {}
+    strange: list[str] = []
+    pending = [""]
+    while pending:
+        prefix = pending.pop()
+        with os.scandir(folder / prefix) as entries:
+            for entry in entries:
+                path = prefix + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(path + "/")
+                elif entry.is_file(follow_symlinks=False):
+                    files[path] = entry.stat(follow_symlinks=False)
+                else:
+                    strange.append(path)
+    return files, tuple(sorted(strange))
 
 
 class ArchiveFolder:
@@ -68,7 +104,7 @@ class ArchiveFolder:
 
     def _claim(self, now: datetime, random_bytes: Callable[[int], bytes]) -> str:
         for _ in range(MAX_ID_DRAWS):
-            folder_id = new_attempt_id(now, random_bytes(4))
+            folder_id = new_folder_id(now, random_bytes(4))
             folder = self._parent / folder_id
             partial = folder.with_name(folder_id + PARTIAL_SUFFIX)
             try:
@@ -138,6 +174,10 @@ class ArchiveFolder:
         write_bytes_atomic(self.partial_folder / self._marker, marker)
         publish_folder(self.partial_folder, self.folder)
         self._published = True
+
+    def discard(self) -> None:
+        """Remove what was begun and will not be published."""
+        remove_tree(self.partial_folder, self._parent)
 
 
 def unwritable(root: Path, error: OSError) -> ConfigurationError:
