@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
 
@@ -13,8 +15,8 @@ from mini_kv.core.verdict import axes_of
 from mini_kv.correctness import overall
 from mini_kv.correctness.cases import run_cases
 from mini_kv.correctness.grading import grade_guards
-from mini_kv.worker.candidate import _poison, _stray_writes
 from mini_kv.worker.guards import _interior, guard, import_guarded
+from mini_kv.worker.poison import perturbed, poison
 from mini_kv.worker.storage import export_arguments, storage_bytes
 from probe import probe_card, probe_case, probe_subject
 
@@ -136,11 +138,22 @@ def test_guarded_arguments_on_a_gpu() -> None:
 
 
 def test_a_block_beside_the_outputs_that_was_written_to_counts() -> None:
-    beside = _poison(400, 0x5A, torch.device("cpu"))
-    assert _stray_writes(beside) == 0
+    beside = poison(400, 0x5A, torch.device("cpu"))
+    assert beside.stray_writes() == 0
     beside.blocks[1][399] = 0
-    assert _stray_writes(beside) == 1
+    assert beside.stray_writes() == 1
     assert grade_guards((), (), 0x5A, 1)[0].code == "OUT_OF_BOUNDS_WRITE"
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
+@pytest.mark.parametrize("pattern", [0xFF, 0x5A])
+def test_all_memory_that_a_call_allocates_holds_the_pattern(pattern: int) -> None:
+    """What lay in reused memory was a matter of luck: half of all processes missed a stale read."""
+    cpu = torch.device("cpu")
+    with perturbed(pattern, cpu):
+        made = [torch.empty(size, dtype=torch.uint8) for size in (5000, 20_500, 300_000, 40 << 20)]
+    assert all(bool((block == pattern).all()) for block in made)
+    assert not bool((torch.zeros(20_500, dtype=torch.uint8) == pattern).any())
 
 
 def test_zones_that_do_not_come_back_are_no_proof() -> None:

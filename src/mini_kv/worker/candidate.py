@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import runpy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ from mini_kv.worker.channel import Payload, sendable
 from mini_kv.worker.contract import CHECKS
 from mini_kv.worker.device import open_device
 from mini_kv.worker.guards import import_guarded
+from mini_kv.worker.poison import perturbed, poison
 from mini_kv.worker.process_state import describe_process, foreign_kernels
 from mini_kv.worker.storage import as_outputs, describe_outputs, import_arguments, storage_bytes, tensor_bytes
 from mini_kv.worker.timed_cases import TimedCases
@@ -34,8 +34,6 @@ _DISPATCH_KEYS = (
     "CompositeImplicitAutograd",
     "CompositeExplicitAutograd",
 )
-# Every other one is freed again before the call.
-_POISON_BLOCKS = 7
 
 
 class LoadError(Exception):
@@ -181,10 +179,10 @@ class Candidate:
             self._kept_for, self._kept = request.key, {}
         guarded = import_guarded(request.arguments, payloads, request.poison)
         arguments = guarded.values
-        beside = [_poison(size, request.poison, self._device) for size in request.poison_bytes]
+        beside = [poison(size, request.poison, self._device) for size in request.poison_bytes]
         operator = self._need()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), perturbed(request.poison, self._device):
                 result = operator(*arguments)
                 self._synchronize()
             outputs = as_outputs(result)
@@ -201,7 +199,7 @@ class Candidate:
                 outputs=specs,
                 input_blobs=tuple(range(first, last)),
                 guard_blobs=tuple(range(last, last + len(zones))),
-                stray_writes=sum(map(_stray_writes, beside)),
+                stray_writes=sum(one.stray_writes() for one in beside),
             ),
             [*output_payloads, *after, *zones],
         )
@@ -243,29 +241,6 @@ def _storages(request: p.RunCase, arguments: Sequence[object]) -> list[torch.Ten
         if isinstance(spec, TensorSpec) and isinstance(value, torch.Tensor):
             by_blob.setdefault(spec.blob, value)
     return [by_blob[blob] for blob in sorted(by_blob)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Beside:
-    """Blocks that stay allocated beside those that were freed for the outputs."""
-
-    blocks: tuple[torch.Tensor, ...]
-    pattern: int
-
-
-def _poison(size_bytes: int, pattern: int, device: torch.device) -> _Beside:
-    # The allocator hands freed blocks of a size out again: an output that is never written shows this,
-    # and one that is written beyond its end is likely to hit a neighbour that was kept.
-    if size_bytes == 0:
-        return _Beside(blocks=(), pattern=pattern)
-    blocks = [
-        torch.full((size_bytes,), pattern, dtype=torch.uint8, device=device) for _ in range(_POISON_BLOCKS)
-    ]
-    return _Beside(blocks=tuple(blocks[::2]), pattern=pattern)
-
-
-def _stray_writes(beside: _Beside) -> int:
-    return sum(bool((block != beside.pattern).any()) for block in beside.blocks)
 
 
 __all__ = ["Candidate"]
