@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import pytest
 
+from mini_kv.benchmark import witnesses
 from mini_kv.benchmark.ceilings import floor_bound_us, peak_bytes_per_us, per_time, percent
 from mini_kv.benchmark.fresh import FreshTry, judge_claim_again, judge_fresh
 from mini_kv.benchmark.samples import timed_seed
 from mini_kv.benchmark.telemetry import Watch
-from mini_kv.benchmark.witnesses import disagreement, judge_claim
+from mini_kv.benchmark.witnesses import Bound, bound_claim, disagreement, judge_claim
+from mini_kv.core.card import Case, CaseKind
 from mini_kv.core.results import (
     BenchmarkCase,
     Finding,
@@ -160,6 +165,38 @@ def test_the_theoretical_rate_is_clock_times_bus_times_two() -> None:
     rate = peak_bytes_per_us(H200)
     assert rate is not None
     assert rate == pytest.approx(4.814e6, rel=1e-3)
+
+
+def test_an_honest_call_that_was_stretched_after_its_samples_is_not_accused() -> None:
+    """A pool's hand-over took 15 us while it was timed, and 43 us on a busier machine a moment later."""
+    trust, findings = judge_claim(series(15.0), 43.5, "cpu", checked=5, wrong=(), around_us=25.0)
+    assert (trust, [finding.code for finding in findings]) == ("unverified", ["TIME_NOT_REPRODUCED"])
+    trust, findings = judge_claim(series(15.0), 43.5, "cpu", checked=5, wrong=(), around_us=15.0)
+    assert (trust, [finding.code for finding in findings]) == ("unverified", ["CLOCK_CONTRADICTS"])
+    assert judge_claim(series(15.0), 16.0, "cpu", 5, (), around_us=30.0) == ("verified", ())
+
+
+@pytest.mark.parametrize(
+    ("outside", "again", "expected"),
+    [
+        ([20.0], [], Bound(outside_us=20.0)),
+        ([90.0, 20.0], [10.0], Bound(outside_us=20.0)),
+        ([90.0, 90.0], [50.0, 30.0], Bound(outside_us=90.0, around_us=50.0)),
+        ([90.0, 95.0, 99.0], [10.0, 11.0, 10.0, 12.0], Bound(outside_us=99.0, around_us=12.0)),
+        ([None], [], Bound(outside_us=None)),
+        ([90.0, None], [10.0], Bound(outside_us=90.0)),
+    ],
+)
+def test_a_contradiction_is_looked_at_again_beside_the_claim_itself(
+    monkeypatch: pytest.MonkeyPatch, outside: list[float | None], again: list[float], expected: Bound
+) -> None:
+    slopes, batches = iter(outside), iter(again)
+    monkeypatch.setattr(witnesses, "outside_slope_us", lambda *_: next(slopes))
+    monkeypatch.setattr(witnesses, "again_us", lambda *_: next(batches))
+    subject: Any = SimpleNamespace(device="cpu")
+    claim = msgspec.structs.replace(series(10.0), net_p50_us=10.0, p50_us=10.0)
+    assert bound_claim(subject, Case(id="a", kind=CaseKind.BENCHMARK, params={}), claim) == expected
+    assert next(slopes, "all taken") == next(batches, "all taken") == "all taken"
 
 
 def test_output_that_may_still_lie_in_the_cache_is_not_counted_as_moved() -> None:

@@ -27,9 +27,9 @@ from mini_kv.benchmark.samples import (
 )
 from mini_kv.benchmark.witnesses import (
     Kernels,
+    bound_claim,
     disagreement,
     judge_claim,
-    outside_slope_us,
     witness_kernels,
 )
 from mini_kv.core import protocol as p
@@ -152,10 +152,9 @@ def judge_case(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) 
 
 
 def _witnessed(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) -> BenchmarkCase:
-    rough, _ = both_series(subject, timed.taken, Kernels())
-    outside_us = outside_slope_us(subject, timed.case, rough.p50_us)
     kernels = witness_kernels(subject, timed.case)
     candidate, reference = both_series(subject, timed.taken, kernels)
+    bound = bound_claim(subject, timed.case, candidate)
     findings = list(judge_quality(candidate, reference, subject.device))
     if kernels.finding is not None:
         findings.append(kernels.finding)
@@ -165,9 +164,12 @@ def _witnessed(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) 
     remembered = remembers(subject, timed.case, candidate)
     timed.wrong += remembered.wrong
     findings += remembered.doubts
-    trust, doubts = judge_claim(candidate, outside_us, subject.device, timed.checked, timed.wrong)
+    trust, doubts = judge_claim(
+        candidate, bound.outside_us, subject.device, timed.checked, timed.wrong, bound.around_us
+    )
     timed.wrong += tuple(doubt for doubt in doubts if doubt.code == "CLOCK_CONTRADICTS")
     findings += [doubt for doubt in doubts if doubt.code != "CLOCK_CONTRADICTS"]
+    outside_us = bound.outside_us
     return _record(subject, timed, timer, candidate, reference, kernels, tuple(findings), outside_us, trust)
 
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mini_kv.benchmark.again import again_us, not_reproduced
 from mini_kv.benchmark.samples import (
-    REWARM_CALLS,
     CaseLost,
     Sets,
     TimedSubject,
@@ -35,14 +35,10 @@ from mini_kv.benchmark.samples import (
 from mini_kv.core import protocol as p
 from mini_kv.core.card import Case
 from mini_kv.core.results import Finding, Series
-from mini_kv.core.statistics import median
 from mini_kv.core.tensors import Argument, input_bytes
 
 FRESH_SETS = 5
 FRESH_TRIES = 3
-# A batch beside the fresh calls is one of the plan's; a slow operator's has as many samples as last so long.
-NEIGHBOUR_US = 150_000.0
-LEAST_NEIGHBOUR_SAMPLES = 3
 _FIRST_SEED = 1_000  # far from the rotating sets' positions
 # What fresh inputs may cost an honest call: it is the first to read them after they were copied in, and
 # what a core's own cache does not hold comes from memory, at 4 GB/s on a slow machine (an honest call over
@@ -115,7 +111,7 @@ def remembers(subject: TimedSubject, case: Case, candidate: Series) -> Remembere
 def _try(
     subject: TimedSubject, case: Case, fresh: _Fresh, candidate: Series
 ) -> tuple[FreshTry, tuple[Finding, ...]]:
-    before_us = _rotating_us(subject, case, candidate)
+    before_us = again_us(subject, case, candidate)
     prepare = p.PrepareTiming(case_id=fresh.case_id, argument_sets=fresh.arguments)
     done = subject.seat.ask(prepare, fresh.payloads, timeout_s=300.0, max_reply_bytes=0)
     expect_reply(done, p.Done)
@@ -128,7 +124,7 @@ def _try(
     )
     timed = time_candidate(subject, request, subject.timeout_s)
     caught = catch_output(subject, fresh.case_id, timed, fresh.sets)
-    after_us = _rotating_us(subject, case, candidate)
+    after_us = again_us(subject, case, candidate)
     made = fresh.sets.made[0]
     taken = FreshTry(
         fresh_us=timed.samples_us[1:],  # the first set was met once more by the warm-up call
@@ -137,20 +133,6 @@ def _try(
         touched_bytes=input_bytes(made.arguments) + made_output_bytes(made),
     )
     return taken, check_outputs(subject, fresh.sets, (caught,))
-
-
-def _rotating_us(subject: TimedSubject, case: Case, candidate: Series) -> float:
-    plan = subject.card.benchmark
-    fitting = int(NEIGHBOUR_US / max(candidate.p50_us * candidate.calls_per_sample, 1.0))
-    request = p.TimeBatch(
-        case_id=case.id,
-        warmup=min(plan.warmup, REWARM_CALLS),
-        iterations=min(plan.iterations, max(fitting, LEAST_NEIGHBOUR_SAMPLES)),
-        calls_per_sample=candidate.calls_per_sample,
-        cache=plan.cache,
-        kept_at=subject.chooser.random(),
-    )
-    return median(time_candidate(subject, request, subject.timeout_s).samples_us)
 
 
 def _release(subject: TimedSubject, fresh: _Fresh) -> None:
@@ -185,14 +167,7 @@ def judge_claim_again(tries: Sequence[FreshTry], claim_us: float) -> tuple[Findi
     limit_us = FRESH_FACTOR * claim_us + FRESH_SLACK_US
     if not tries or any(min(one.before_us, one.after_us) <= limit_us for one in tries):
         return ()
-    again_us = min(min(one.before_us, one.after_us) for one in tries)
-    return (
-        Finding(
-            code="TIME_NOT_REPRODUCED",
-            message=f"the plan's samples say {claim_us:.2f} us a call; "
-            f"batches right after them {again_us:.2f} us",
-        ),
-    )
+    return (not_reproduced(claim_us, min(min(one.before_us, one.after_us) for one in tries)),)
 
 
 def _make(subject: TimedSubject, case: Case, number: int) -> _Fresh:

@@ -1,0 +1,40 @@
+"""A second look at a claim: the same samples taken again, right beside whatever seems to contradict them.
+
+A busy machine, or one that wakes its cores slowly, stretches calls for a while. What was measured in another
+moment than the claim proves nothing until the claim was measured in that moment too.
+"""
+
+from __future__ import annotations
+
+from mini_kv.benchmark.samples import REWARM_CALLS, TimedSubject, time_candidate
+from mini_kv.core import protocol as p
+from mini_kv.core.card import Case
+from mini_kv.core.results import Finding, Series
+from mini_kv.core.statistics import median
+
+# A batch taken again is one of the plan's; a slow operator's has as many samples as last so long.
+NEIGHBOUR_US = 150_000.0
+LEAST_NEIGHBOUR_SAMPLES = 3
+
+
+def again_us(subject: TimedSubject, case: Case, candidate: Series) -> float:
+    """Take one more batch on the rotating inputs; return its P50. Raises ``CaseLost``."""
+    plan = subject.card.benchmark
+    fitting = int(NEIGHBOUR_US / max(candidate.p50_us * candidate.calls_per_sample, 1.0))
+    request = p.TimeBatch(
+        case_id=case.id,
+        warmup=min(plan.warmup, REWARM_CALLS) if subject.device == "cpu" else plan.warmup,
+        iterations=min(plan.iterations, max(fitting, LEAST_NEIGHBOUR_SAMPLES)),
+        calls_per_sample=candidate.calls_per_sample,
+        cache=plan.cache,
+        kept_at=subject.chooser.random(),
+    )
+    return median(time_candidate(subject, request, subject.timeout_s).samples_us)
+
+
+def not_reproduced(claim_us: float, now_us: float) -> Finding:
+    """Return why a case whose samples cannot be had again is not stable."""
+    return Finding(
+        code="TIME_NOT_REPRODUCED",
+        message=f"the plan's samples say {claim_us:.2f} us a call; batches right after them {now_us:.2f} us",
+    )
