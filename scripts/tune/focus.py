@@ -13,6 +13,7 @@ same for all kernels. The first process checks and times every variant, the othe
 from __future__ import annotations
 
 import argparse
+import ctypes
 import fcntl
 import functools
 import json
@@ -29,14 +30,14 @@ from typing import Any
 
 from bench import EPS, RULE, Bench, Call, reference_of
 from build import Builds
-from focus_grid import focused
+from focus_grid import KEEPER, focused, row
 
 SHAPES = (
     ("rmsnorm", 1024, 4096), ("bias_relu", 1024, 4096), ("vector_add", 1, 1 << 20), ("copy", 1024, 4096),
     ("rmsnorm", 65536, 4096), ("bias_relu", 65536, 4096), ("vector_add", 1, 1 << 28),
 )  # fmt: skip
 COMPILED = tuple(shape for shape in SHAPES if shape[0] in ("rmsnorm", "bias_relu"))
-PLACES, FINALISTS, SHOWN = 12, 36, 7
+PLACES, TOUCHED, FINALISTS, SHOWN = 12, 3, 36, 7
 ARENA_BYTES, PAGE_BYTES = 2 << 30, 2 << 20
 CALLS_PER_PROFILE = 3000
 MARKER = "spin_kernel"
@@ -142,6 +143,14 @@ class FocusBench(Bench):
         for _ in range(2):
             self.torch.amax(self.other, dim=0)
 
+    def forget_kept_lines(self) -> None:
+        """Let the L2 cache give up lines that some kernel asked it to keep."""
+        self.torch.cuda.synchronize()
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            if "libcudart.so" in line:
+                ctypes.CDLL(line.split(maxsplit=5)[5]).cudaCtxResetPersistingL2Cache()
+                return
+
     def timed(
         self, calls: dict[str, Call], runs: int, per_run: int, clear: Callable[[int], None] | None = None
     ) -> dict[str, list[float]]:
@@ -238,13 +247,17 @@ def child(out: Path, index: int, deadline: float) -> int:
         bench = FocusBench(group, focused(), mine, set(), out / "current")
         bench.rng = random.Random(index)
         bench.prepare(rows, hidden)
-        peers = bench.working_peers(bench.peers())
-        if shape in compiled:
-            peers["PEER torch.compile"] = functools.partial(through, compiled[shape], bench)
-        peers = {label: bench.held(call) for label, call in peers.items()}
+        bench.forget_kept_lines()
+        peers = {label: bench.held(call) for label, call in bench.working_peers(bench.peers()).items()}
         results[key] = measure(bench, peers, finalists.get(key))
         if shape == SHAPES[0] and index < 2:
             results[key]["placement"] = placement(bench)
+        if shape in compiled:
+            # Last: its kernels may ask the L2 cache to keep their input, which then is warm for all others.
+            last = {"PEER torch.compile": bench.held(functools.partial(through, compiled[shape], bench))}
+            results[key]["final_us"] |= bench.timed(last, 3, 4 if bench.large else PLACES + 1)
+            if shape == SHAPES[0]:
+                results[key]["residue"] = residue(bench, compiled[shape])
         if not index:
             finalists[key] = results[key]["finalists"]
             (out / "finalists.json").write_text(json.dumps(finalists))
@@ -259,13 +272,14 @@ def measure(bench: FocusBench, peers: dict[str, Call], chosen: list[str] | None)
     """Time everything a few times and the best often, or only those ``chosen`` before."""
     started = time.perf_counter()
     if chosen is not None:
-        keep = set(chosen)
+        keep = {*chosen, row(*KEEPER).label}
         for label in list(bench.functions):
             if label in bench.variants and label not in keep:
                 del bench.functions[label], bench.variants[label]
     calls = bench.right_kernels()
-    slow = {label for label in calls if label.startswith("rmsnorm_v0")}
-    calls = {label: call for label, call in calls.items() if label not in slow}
+    apart = {label for label in calls if label.startswith("rmsnorm_v0")} | {row(*KEEPER).label}
+    calls = {label: call for label, call in calls.items() if label not in apart}
+    bench.forget_kept_lines()
     first: dict[str, float] = {}
     if chosen is None:
         times = bench.timed(calls, 1, 3 if bench.large else PLACES + 1)
@@ -316,10 +330,54 @@ def placement(bench: FocusBench) -> dict[str, Any]:
     return {"points": points}
 
 
+def residue(bench: FocusBench, compiled: Callable[[Any, Any], Any]) -> dict[str, list[float]]:
+    """Time one kernel at every place of its input after others have read the first of them."""
+    v2 = bench.native(bench.functions["rmsnorm_v2_f16"])
+    keeper = bench.native(bench.functions[row(*KEEPER).label])
+
+    def by_place(name: str, call: Call) -> None:
+        values = bench.timed({name: call}, 3, bench.sets + 1)[name]
+        places = [(position + 1) % bench.sets for position in range(bench.sets)] * 3
+        found[name] = [
+            statistics.median(v for v, at in zip(values, places, strict=True) if at == place)
+            for place in range(bench.sets)
+        ]
+
+    def touch(call: Call) -> None:
+        for position in range(2 * TOUCHED):
+            call(position % TOUCHED)
+            bench.clear_dirty(position)
+
+    found: dict[str, list[float]] = {}
+    bench.forget_kept_lines()
+    by_place("v2 after a reset", v2)
+    touch(functools.partial(through, compiled, bench))
+    by_place("v2 after compile", v2)
+    bench.forget_kept_lines()
+    by_place("v2 after another reset", v2)
+    touch(keeper)
+    by_place("v2 after the keeper", v2)
+    bench.forget_kept_lines()
+    by_place("keeper on all places", keeper)
+    bench.forget_kept_lines()
+    by_place("keeper on three places", lambda i: keeper(i % TOUCHED))
+    bench.forget_kept_lines()
+    return found
+
+
 def at_places(function: Any, places: tuple[int, int, int], bench: FocusBench, stream: int, i: int) -> None:
     """Run a kernel on an input, a weight and a result at given addresses."""
     error = function(*places, bench.rows, bench.hidden, EPS, stream)
     assert error is None, error
+
+
+def residue_lines(found: dict[str, list[float]]) -> list[str]:
+    """Return the times at the places that others had touched, and at the rest."""
+    return [
+        f" {name}: {' '.join(f'{us:.2f}' for us in times[:TOUCHED])} | "
+        + " ".join(f"{us:.2f}" for us in times[TOUCHED:])
+        for name, times in found.items()
+    ]
 
 
 def placement_lines(points: Sequence[dict[str, Any]]) -> str:
@@ -374,6 +432,7 @@ def report(processes: Sequence[dict[str, Any]]) -> str:
         lines += [
             placement_lines(p[key]["placement"]["points"]) for p in processes if "placement" in p.get(key, {})
         ]
+        lines += [line for p in processes for line in residue_lines(p.get(key, {}).get("residue", {}))]
         first = processes[0].get(key, {}).get("first_us", {}) if processes else {}
         axes: dict[tuple[str, str], dict[str, float]] = {}
         for label, us in first.items():

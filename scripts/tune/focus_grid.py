@@ -10,6 +10,10 @@ from variants import ENUM, STORE, WHEN, Variant, fits, held
 LOADS, STORES = ("plain", "nca", "ef", "cs"), ("plain", "cs", "ef")
 
 
+# Asks the L2 cache to keep what it reads.
+KEEPER = (512, 1, 2, "el", "plain", "early", 0, 4)
+
+
 def once(
     group: str, block: int, k: int, ld: str, st: str, *, touch: int = 0, spread: bool = False
 ) -> Variant:
@@ -95,6 +99,7 @@ def rmsnorm() -> Iterator[Variant]:
         forms, ("plain", "ef"), ("plain", "cs"), ("early", "first", "late")
     ):
         yield row(t, k, r, ld, st, when, 0, fits(t, 1, r))
+    yield row(*KEEPER)
     for g, ld, st in itertools.product((4, 8), ("plain", "nca"), ("plain", "cs")):
         yield held("f16", 32, 16, 1, g, ld=ld, st=st, when="late")
     for (t, k), r, hint, st in itertools.product(

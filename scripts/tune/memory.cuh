@@ -10,14 +10,20 @@
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Ways to load. Named in tables as: plain, nc, nca (no L1), nca256 (L2 fetches 256 bytes), cs, ef (L2 evicts first).
-enum Load { kPlain, kNc, kNca, kNca256, kCs, kEvictFirst };
+// Ways to load. Named in tables as: plain, nc, nca (no L1), nca256 (L2 fetches 256 bytes), cs, ef (L2 evicts first), el (last).
+enum Load { kPlain, kNc, kNca, kNca256, kCs, kEvictFirst, kEvictLast };
 // Ways to store: plain, cs (streaming), wt (write through), ef (L2 evicts first).
 enum Store { kStorePlain, kStoreCs, kStoreWt, kStoreEf };
 
 __device__ __forceinline__ uint64_t evict_first_policy() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ uint64_t evict_last_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
@@ -38,9 +44,10 @@ __device__ __forceinline__ uint4 load16(const uint4* at) {
   } else if constexpr (kLoad == kCs) {
     LOAD_ASM("ld.global.cs.v4.u32");
   } else {
+    const uint64_t policy = kLoad == kEvictFirst ? evict_first_policy() : evict_last_policy();
     asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], %5;"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(at), "l"(evict_first_policy()));
+                 : "l"(at), "l"(policy));
   }
   return v;
 }

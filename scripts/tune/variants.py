@@ -10,6 +10,7 @@ CTYPE = {"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float"}
 LANES = {"f16": 8, "bf16": 8, "f32": 4}
 ENUM = {
     "plain": "kPlain", "nc": "kNc", "nca": "kNca", "nca256": "kNca256", "cs": "kCs", "ef": "kEvictFirst",
+    "el": "kEvictLast",
 }  # fmt: skip
 STORE = {"plain": "kStorePlain", "cs": "kStoreCs", "wt": "kStoreWt", "ef": "kStoreEf"}
 WHEN = {"late": "kLate", "early": "kEarly", "first": "kFirst"}
