@@ -122,7 +122,7 @@ def make_case(subject: Subject, case: Case, seed: str, *, expect_values: bool) -
             return fault or _Made(reply=made, payloads=answer.payloads)
         case p.Failed() as failed:
             return Finding(
-                code=NOT_MAKEABLE,
+                code="CASE_NOT_MAKEABLE",
                 message=f"the card's input factory or reference raised {failed.code}: {failed.message}",
                 evidence=(failed.traceback,),
             )
@@ -136,7 +136,7 @@ def _unusable(made: p.CaseMade) -> Finding | None:
         return None
     what = f"a tensor of {strange[0]}" if strange else "no tensor"
     return Finding(
-        code=NOT_MAKEABLE,
+        code="CASE_NOT_MAKEABLE",
         message=f"the card's reference returns {what}; allowed: {', '.join(ITEM_SIZE_BYTES)}",
     )
 
