@@ -47,7 +47,7 @@ SEEDS = {case.id: f"{position:016x}" for position, case in enumerate(CASES)}
 INTEGERS = st.integers(-3, 40) | st.integers(-(1 << 63), 1 << 63)
 TIMES = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, -1.0, 1e-310, 1e300])
 WORDS = st.sampled_from(["float32", "cpu", "cuda:0", "meta", "RuntimeError", "double: n must be even", ""])
-OUTPUT = st.builds(
+OUTPUT: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     shape=st.lists(INTEGERS, max_size=3),
     strides=st.lists(INTEGERS, max_size=3),

@@ -251,6 +251,18 @@ def test_a_fault_in_one_case_fails_that_case_alone(fake_project: FakeProject, fa
     assert verdict.benchmark is None
 
 
+def test_a_call_that_hangs_is_not_waited_for_a_second_time(fake_project: FakeProject) -> None:
+    """The traced call of the same case hung in the contract worker too, for two minutes."""
+    hang = "time.sleep(100)"
+    faults = {"candidate/run_case/core_4": hang, "candidate/trace_calls": hang}
+    began = time.monotonic()
+    verdict = fake_project.verify(faults, timeout_s=1.0)
+    assert time.monotonic() - began < 20.0
+    assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+    assert case(verdict, "core_4").code == "TIMEOUT"
+    assert {check.code for check in verdict.correctness.contract} >= {"ABANDONED"}
+
+
 def test_values_that_are_wrong_with_the_secret_seed_only_are_found(fake_project: FakeProject) -> None:
     fault = f"state['calls'] = state.get('calls', 0) + 1\nif state['calls'] == 3: {WRONG}"
     verdict = fake_project.verify({"candidate/run_case/core_4": fault})
