@@ -29,11 +29,11 @@ struct Call {
   unsigned blocks() const { return static_cast<unsigned>(std::min(rows, kMaxBlocks)); }
 };
 
-template <typename T, int kThreads, int kUnits, int kRows, int kGroups = 1>
+template <typename T, int kThreads, int kUnits, int kRows, int kGroups = 1, bool kGivenUpFirst = false>
 bool launch_rows(const Call& call) {
   constexpr int kBlockRows = kRows * kGroups;
   const auto blocks = static_cast<unsigned>((call.rows + kBlockRows - 1) / kBlockRows);
-  rmsnorm_rows_kernel<T, kThreads, kUnits, kRows, kGroups>
+  rmsnorm_rows_kernel<T, kThreads, kUnits, kRows, kGroups, kGivenUpFirst>
       <<<blocks, dim3(kThreads, kGroups), 0, call.stream>>>(
           static_cast<const uint4*>(call.x),
           static_cast<const uint4*>(call.weight),
@@ -50,6 +50,9 @@ bool launch_rows(const Call& call) {
 // rows: 128 threads, of which more blocks fit on an SM than of 512, so that one block's barrier is
 // hidden behind the others' loads; two rows a block while two fit in the registers. From 1536 units on
 // 128 threads cannot hold a row, and 512 do.
+//
+// 512 units, the row of 4096 half-width elements that models are made of, were tried in every form: one
+// unit a thread, two rows behind a barrier, four once rows are many.
 template <typename T>
 bool launch_exact(const Call& call, int64_t packs) {
   if (call.rows > INT32_MAX / 2) {
@@ -70,7 +73,7 @@ bool launch_exact(const Call& call, int64_t packs) {
     case 384:
       return launch_rows<T, 128, 3, 2>(call);
     case 512:
-      return many ? launch_rows<T, 128, 4, 4>(call) : launch_rows<T, 128, 4, 2>(call);
+      return many ? launch_rows<T, 512, 1, 4>(call) : launch_rows<T, 512, 1, 2, 1, true>(call);
     case 640:
       return launch_rows<T, 128, 5, 1>(call);
     case 768:

@@ -26,11 +26,11 @@ constexpr int blocks_an_sm(int block_units) {
 }
 
 // kRows rows of kThreads * kUnits units a group, kGroups groups a block (more than one only if each is a
-// warp, which needs no barrier).
+// warp, which needs no barrier); kGivenUpFirst as ask_once() says.
 //
 // All rows of a group are asked for before the first is used, and the weight, which comes from the L2
-// cache, at the same time: its way overlaps the reduction.
-template <typename T, int kThreads, int kUnits, int kRows, int kGroups>
+// cache, at the same time or, where registers are short, during the reduction, which its way overlaps.
+template <typename T, int kThreads, int kUnits, int kRows, int kGroups, bool kGivenUpFirst>
 __global__ void __launch_bounds__(kThreads* kGroups, blocks_an_sm(kThreads * kUnits * kRows * kGroups))
     rmsnorm_rows_kernel(
         const uint4* __restrict__ x,
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads* kGroups, blocks_an_sm(kThreads * kUn
     for (int k = 0; k < kUnits; ++k) {
       held[r][k] = uint4{0, 0, 0, 0};
       if (exists(r)) {
-        held[r][k] = x[int64_t{first + r} * kWidth + t + k * kThreads];
+        held[r][k] = ask_once<kGivenUpFirst>(x + int64_t{first + r} * kWidth + t + k * kThreads);
       }
     }
   }

@@ -123,6 +123,26 @@ __device__ __forceinline__ void keep_packed(uint4& bits) {
 template <typename Bits>
 __device__ __forceinline__ void keep_packed(Bits&) {}
 
+// Loads a unit of x, which is read once. With kGivenUpFirst the L2 cache is told so, and takes this line's
+// place for the next one it needs; else it makes room by giving up lines of others, and where those were
+// written and not yet stored, memory is busy with them first. Only where x is small beside the cache: long
+// runs of such loads are slower than plain ones.
+template <bool kGivenUpFirst>
+__device__ __forceinline__ uint4 ask_once(const uint4* at) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (kGivenUpFirst) {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    uint4 bits;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                 : "l"(at), "l"(policy));
+    return bits;
+  }
+#endif
+  return *at;
+}
+
 // Loads the weight, which nobody writes meanwhile, and does so here: the compiler would rather move a plain
 // load down to its first use, behind the reduction, where its latency is no longer hidden.
 __device__ __forceinline__ uint4 ask_early(const uint4* at) {
