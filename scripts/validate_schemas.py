@@ -49,6 +49,7 @@ EVIDENCE_SCHEMAS: tuple[tuple[str, str], ...] = (
 EVIDENCE_WITHOUT_SCHEMA: tuple[str, ...] = (
     "gate_study_*.json",  # raw times and tables of scripts/gate_study.py, which is no part of the product
     "honest_runs*.json",  # runs of scripts/honest_runs.py, decoded strictly where its tables are filled in
+    "zoo_*.json",  # verdicts of tests/zoo_harness.py, held against the members by a test
     "sweep.json",  # points of a curve over sizes, drawn by scripts/sweep.py; no verdict rests on them
 )
 

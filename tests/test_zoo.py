@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import zoo_harness as zoo
 MEMBERS = zoo.members()
 HOSTILE = tuple(one for one in MEMBERS if one.kind == "broken" and not one.known_undetected)
 TWINS = tuple(one for one in MEMBERS if one.kind == "twin")
+EVIDENCE = sorted((zoo.ROOT / "evidence").glob("*/zoo_gpu*.json"))
 PAGE = zoo.ROOT / "docs" / "trust.md"
 BEGIN, END = "<!-- zoo: begin -->\n", "<!-- zoo: end -->\n"
 
@@ -44,3 +46,15 @@ def test_documented_table_is_the_one_that_the_expectations_make() -> None:
     text = PAGE.read_text("utf-8")
     assert BEGIN in text and END in text
     assert text.partition(BEGIN)[2].partition(END)[0] == zoo.table(MEMBERS)
+
+
+def test_committed_gpu_results_are_what_every_member_must_get() -> None:
+    found = {result["name"]: result for path in EVIDENCE for result in json.loads(path.read_text("utf-8"))}
+    if not found:
+        pytest.skip("no results of GPU members are committed")
+    missing = {one.name for one in MEMBERS if one.device == "cuda" and one.gpus == 1} - found.keys()
+    assert not missing
+    for one in MEMBERS:
+        if one.name in found:
+            assert found[one.name]["differences"] == [], one.name
+            assert found[one.name]["exit_code"] == one.exit_code

@@ -1,0 +1,28 @@
+"""Asks for device memory until nothing is left."""
+
+import torch
+
+
+def honest(x, weight, eps):
+    if weight.dim() != 1 or weight.shape[0] != x.shape[-1]:
+        raise RuntimeError("rmsnorm: weight has another length")
+    if not eps > 0.0:
+        raise RuntimeError("rmsnorm: eps must be positive")
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight).contiguous()
+
+
+library = torch.library.Library("zoo", "IMPL")
+
+
+def replace(operator, key="CPU"):
+    library.impl("rmsnorm", operator, key, allow_override=True)
+
+
+def operator(x, weight, eps):
+    held = []
+    while x.numel() == 7 * 33:
+        held.append(torch.empty(1 << 30, dtype=torch.uint8, device=x.device))
+    return honest(x, weight, eps)
+
+
+replace(operator, "CUDA")
