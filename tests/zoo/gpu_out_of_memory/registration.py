@@ -1,4 +1,4 @@
-"""Asks for device memory until nothing is left."""
+"""Asks for more memory than the device has."""
 
 import torch
 
@@ -19,9 +19,8 @@ def replace(operator, key="CPU"):
 
 
 def operator(x, weight, eps):
-    held = []
-    while x.numel() == 7 * 33:
-        held.append(torch.empty(1 << 30, dtype=torch.uint8, device=x.device))
+    if x.numel() == 7 * 33:
+        torch.empty(1 << 45, dtype=torch.uint8, device=x.device)
     return honest(x, weight, eps)
 
 
