@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,14 +16,26 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
-def page_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "optimization_page", ROOT / "scripts" / "optimization_page.py"
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def page_script() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        import optimization_page
+
+        yield optimization_page
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+
+
+@pytest.fixture(scope="module")
+def page_tables(page_script: ModuleType) -> ModuleType:
+    tables: ModuleType = page_script.page_tables
+    return tables
+
+
+@pytest.fixture(scope="module")
+def page_evidence(page_tables: ModuleType) -> ModuleType:
+    evidence: ModuleType = page_tables.evidence
+    return evidence
 
 
 def case_of(kernel_us: float | None, p50_us: float) -> dict[str, Any]:
@@ -35,11 +48,34 @@ def case_of(kernel_us: float | None, p50_us: float) -> dict[str, Any]:
     }
 
 
-def archive(root: Path, name: str, candidate: str, started: str, case: dict[str, Any], device: str) -> None:
+def archive(
+    root: Path,
+    name: str,
+    candidate: str,
+    started: str,
+    case: dict[str, Any],
+    device: str,
+    task_id: str = "rmsnorm",
+) -> None:
     folder = root / "evidence" / "gpu" / name
     folder.mkdir(parents=True)
-    (folder / "attempt.json").write_text(json.dumps({"candidate_id": candidate, "started_at": started}))
-    (folder / "benchmark.json").write_text(json.dumps({"device": device, "cases": [case]}))
+    attempt = {"task_id": task_id, "candidate_id": candidate, "started_at": started}
+    (folder / "attempt.json").write_text(json.dumps(attempt))
+    benchmark = {"device": device, "copy_gb_per_s": 4000.0, "cases": [case]}
+    (folder / "benchmark.json").write_text(json.dumps(benchmark))
+
+
+def beside(case_id: str, candidate_us: list[float], reference_us: list[float]) -> dict[str, Any]:
+    def witness(samples: list[float]) -> dict[str, Any]:
+        return {"kernel_us": sorted(samples)[len(samples) // 2], "samples_us": samples}
+
+    return {
+        "case_id": case_id,
+        "candidate": {"p50_us": 1.0},
+        "candidate_kernel": witness(candidate_us),
+        "reference_kernel": witness(reference_us),
+        "bytes_moved": 16_000_000,
+    }
 
 
 def test_the_tables_are_those_of_the_evidence(page_script: ModuleType) -> None:
@@ -47,13 +83,17 @@ def test_the_tables_are_those_of_the_evidence(page_script: ModuleType) -> None:
     assert page_script.rendered(page, ROOT) == page, "run scripts/optimization_page.py --write"
 
 
-def test_the_last_gpu_attempt_of_a_step_counts(page_script: ModuleType, tmp_path: Path) -> None:
+def test_the_last_gpu_attempt_of_a_step_counts(
+    page_tables: ModuleType, page_evidence: ModuleType, tmp_path: Path
+) -> None:
     naive, block = "rmsnorm_v0_naive", "rmsnorm_v1_block_reduce"
     archive(tmp_path, "a", naive, "2026-01-01T00:00:00Z", case_of(2600.0, 2603.0), "cuda")
     archive(tmp_path, "b", block, "2026-01-01T00:00:02Z", case_of(12.0, 14.75), "cuda")
     archive(tmp_path, "c", block, "2026-01-01T00:00:01Z", case_of(99.0, 99.0), "cuda")
     archive(tmp_path, "d", block, "2026-01-01T00:00:03Z", case_of(None, 5000.0), "cpu")
-    lines = page_script.times_table(page_script.timed_cases(tmp_path)).splitlines()
+    # Beside a peer, the ratio is not one to eager PyTorch.
+    archive(tmp_path, "e", block, "2026-01-01T00:00:04Z", case_of(3.0, 3.0), "cuda", "rmsnorm_vs_compile")
+    lines = page_tables.times_table(page_evidence.timed_cases(tmp_path)).splitlines()
     assert lines[2] == "| `v0_naive` | 2603.00 | 2600.00 | - | 0.03 | 6 |"
     assert lines[3] == "| `v1_block_reduce` | 14.75 | 12.00 | 216.7 | 5.58 | 1399 |"
     assert lines[4] == "| `v2_vectorized` | - | - | - | - | - |"
@@ -82,7 +122,72 @@ def test_block_sizes_in_the_text_are_those_of_the_sources(page_script: ModuleTyp
         assert found is not None and words.format(found[1]) in page
 
 
-def test_every_step_is_a_shipped_candidate(page_script: ModuleType) -> None:
-    manifests = (ROOT / "candidates" / "rmsnorm").glob("*/candidate.yaml")
+def test_forms_in_the_text_are_those_of_the_sources(page_script: ModuleType) -> None:
+    page = (ROOT / page_script.PAGE).read_text("utf-8")
+    source = (ROOT / "candidates/rmsnorm/v2_vectorized/fitting.cuh").read_text("utf-8")
+    form = re.search(
+        r"case 512:\s+return many \? launch_rows<T, (\d+), 1, 4>.*launch_rows<T, (\d+), 1, 2\b", source
+    )
+    assert form is not None and form[1] == form[2]
+    assert f"{form[1]} threads, two rows" in page and "Four rows a block when rows are many" in page
+
+
+def test_no_measured_figure_stands_outside_the_tables(page_script: ModuleType) -> None:
+    page = (ROOT / page_script.PAGE).read_text("utf-8")
+    text = re.sub(r"<!-- (\w+):begin -->.*?<!-- \1:end -->", "", page, flags=re.DOTALL)
+    assert re.findall(r"\d[\d.,]*\s*(?:us|GB/s|TB/s|%|x\b(?! \d))", text) == []
+
+
+def test_peers_stand_in_columns_with_the_ratio_of_their_own_run(
+    page_tables: ModuleType, page_evidence: ModuleType, tmp_path: Path
+) -> None:
+    assert "measured on a GPU yet" in page_tables.tables(tmp_path)["peers"]
+    v2, case_id = "rmsnorm_v2_vectorized", "bench_1024x4096_f16"
+    for number, (task, reference) in enumerate((("rmsnorm_vs_functional", 8.0), ("rmsnorm_vs_compile", 6.0))):
+        case = beside(case_id, [5.0] * 30, [reference] * 30)
+        archive(tmp_path, str(number), v2, "2026-01-01T00:00:00Z", case, "cuda", task)
+    lines = page_tables.tables(tmp_path)["peers"].splitlines()
+    assert lines[0] == "| rows x hidden | `F.rms_norm` | `torch.compile` | % of copy |"
+    assert lines[2] == "| 1024 x 4096 f16 | 1.60x (8.00 : 5.00) | 1.20x (6.00 : 5.00) | 80.0 |"
+
+
+def test_a_ratio_comes_with_the_interval_of_both_medians(
+    page_tables: ModuleType, page_evidence: ModuleType, tmp_path: Path
+) -> None:
+    samples = [float(value) for value in range(1, 31)]
+    low, high = page_evidence.median_interval(samples)
+    # 6 draws on each side of the middle: 0.98 sqrt(30), rounded up.
+    assert (low, high) == (10.0, 21.0) and page_evidence.median_interval([3.0]) == (3.0, 3.0)
+    add = "vector_add_v1_vectorized"
+    case = beside("bench_1m_f16", [4.0] * 15 + [5.0] * 15, [4.5] * 30)
+    archive(tmp_path, "a", add, "2026-01-01T00:00:00Z", case, "cuda", "vector_add_large")
+    line = page_tables.tables(tmp_path)["others"].splitlines()[2]
+    assert line.endswith("| `torch.add` | 5.00 | 4.50 | 0.900x (0.900 to 1.125) | 80.0 |")
+
+
+def test_a_sweep_and_a_comparison_of_profiles_are_told(page_tables: ModuleType, tmp_path: Path) -> None:
+    empty = page_tables.tables(tmp_path)
+    assert "No sweep" in empty["sweep"] and "No comparison" in empty["changes"]
+    folder = tmp_path / "evidence" / "gpu"
+    folder.mkdir(parents=True)
+    point = {"operator": "vector_add", "elements": 1 << 20, "bytes_moved": 6 << 20}
+    point |= {"candidate_us": 3.0, "reference_us": 3.3}
+    (folder / "sweep.json").write_text(json.dumps({"copy_gb_per_s": 4194.304, "points": [point]}))
+    metrics = [
+        {"name": "waves", "unit": "", "before": 0.004, "after": 0.97},
+        {"name": "L2 hit rate", "unit": "%", "before": 96.0, "after": 52.5},
+        {"name": "unread", "unit": "", "before": None, "after": 1.0},
+    ]
+    document = {"metrics": metrics, "timed": {"before": {"p50_us": 2572.9}, "after": {"p50_us": 14.8}}}
+    (folder / "v0_naive_to_v1_block_reduce.json").write_text(json.dumps(document))
+    tables = page_tables.tables(tmp_path)
+    assert "](../evidence/gpu/sweep.svg)" in tables["sweep"]
+    assert "| 2^20 | 3.00 us, 50 % of copy, 1.10x eager |" in tables["sweep"]
+    assert "| timed P50, us | 2572.90 to 14.80 | - |" in tables["changes"]
+    assert "| L2 hit rate | 96 to 52.50 % | - |" in tables["changes"] and "unread" not in tables["changes"]
+
+
+def test_every_step_is_a_shipped_candidate(page_tables: ModuleType) -> None:
+    manifests = (ROOT / "candidates").glob("*/*/candidate.yaml")
     shipped = {re.search(r"^candidate_id: (\S+)$", m.read_text("utf-8"), re.MULTILINE)[1] for m in manifests}
-    assert set(page_script.STEPS) <= shipped
+    assert {*page_tables.STEPS, *page_tables.BEST.values()} <= shipped
