@@ -233,7 +233,10 @@ def profile_table(facts: dict[str, dict[str, Any]]) -> str:
 
 def changes_table(root: Path) -> str:
     """Return what `mini-kv compare-profiles` says between neighbouring steps, beside their timed P50s."""
-    documents = {pair: evidence.only_document(root, f"{pair[0]}_to_{pair[1]}.json") for pair in CHANGES}
+    documents = {
+        pair: evidence.only_document(root, f"profile_comparison_{pair[0]}_to_{pair[1]}.json")
+        for pair in CHANGES
+    }
     known = {pair: found[1] for pair, found in documents.items() if found is not None}
     if not known:
         return "No comparison of profiles (`scripts/profile_evidence.sh`) stands in the evidence yet."

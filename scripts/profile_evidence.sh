@@ -3,9 +3,9 @@
 # side by side, and their profiles compared against that. Reports stay in the archive; OUT_DIR gets what is
 # small enough to be kept as evidence:
 #
-#   OUT_DIR/profiles/<candidate>/profile.json      the facts, with the hashes that bind them
-#   OUT_DIR/profiles/<before>_to_<after>.json      what changed, and both timed P50s
-#   OUT_DIR/comparisons/rmsnorm/<id>/              the timed comparison
+#   OUT_DIR/profiles/<candidate>/profile.json                      the facts, with the hashes that bind them
+#   OUT_DIR/profiles/profile_comparison_<before>_to_<after>.json   what changed, and both timed P50s
+#   OUT_DIR/comparisons/rmsnorm/<id>/                              the timed comparison
 #
 #   scripts/profile_evidence.sh OUT_DIR [ARTIFACTS_DIR]
 #
@@ -39,8 +39,9 @@ for ((i = 1; i < ${#steps[@]}; i++)); do
     --artifacts "$artifacts" --pairs "${PROFILE_PAIRS:-2}" --json >"$out/last.json"
   timed=$(field "$out/last.json" folder)
   rm "$out/last.json"
+  changes="$out/profiles/profile_comparison_${before}_to_${after}.json"
   "$python" -m mini_kv compare-profiles "${folders[i - 1]}" "${folders[i]}" \
-    --comparison "$timed/comparison.json" --json >"$out/profiles/${before}_to_${after}.json"
+    --comparison "$timed/comparison.json" --json >"$changes"
   "$python" -m mini_kv compare-profiles "${folders[i - 1]}" "${folders[i]}" \
     --comparison "$timed/comparison.json"
   cp -r "$timed" "$out/comparisons/rmsnorm/"

@@ -179,7 +179,7 @@ def test_a_sweep_and_a_comparison_of_profiles_are_told(page_tables: ModuleType, 
         {"name": "unread", "unit": "", "before": None, "after": 1.0},
     ]
     document = {"metrics": metrics, "timed": {"before": {"p50_us": 2572.9}, "after": {"p50_us": 14.8}}}
-    (folder / "v0_naive_to_v1_block_reduce.json").write_text(json.dumps(document))
+    (folder / "profile_comparison_v0_naive_to_v1_block_reduce.json").write_text(json.dumps(document))
     tables = page_tables.tables(tmp_path)
     assert "](../evidence/gpu/sweep.svg)" in tables["sweep"]
     assert "| 2^20 | 3.00 us, 50 % of copy, 1.10x eager |" in tables["sweep"]
