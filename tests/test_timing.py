@@ -13,6 +13,7 @@ import torch
 
 from mini_kv.core import protocol as p
 from mini_kv.worker import timing
+from mini_kv.worker.glimpse import PLACES, Looker, overlay
 from mini_kv.worker.timed_cases import TimedCases
 from mini_kv.worker.timing import CpuTimer, kept_indices, tick_us, timer_for
 
@@ -256,3 +257,39 @@ def test_a_cpu_sample_waits_for_no_pages_of_its_output() -> None:
         output_pages = source.nbytes // resource.getpagesize()
         # Transparent huge pages could hide some of it, never make more: of 60 outputs, not even one is new.
         assert faults[-1] - faults[2] < output_pages
+
+
+def test_what_a_thread_fills_in_after_the_return_is_not_what_is_judged() -> None:
+    """Empty memory was handed out, and filled before the batch ended and its outputs were looked at."""
+    returned: list[torch.Tensor] = []
+
+    def late(_: torch.Tensor) -> torch.Tensor:
+        returned.append(torch.zeros(1000))
+        return returned[-1]
+
+    cases = TimedCases(torch.device("cpu"), keeps_outputs=True)
+    cases.prepare("late", late, [(torch.ones(1),)])
+    request = p.TimeBatch(
+        case_id="late", warmup=1, iterations=2, calls_per_sample=3, cache="hot", kept_at=0.5
+    )
+    cases.answer(request)
+    for tensor in returned:
+        tensor.fill_(7.0)
+    _, payloads = cases.answer(p.FetchTimedOutput(case_id="late", sample=1))
+    judged = torch.frombuffer(bytearray(payloads[0]), dtype=torch.float32)
+    assert 1 <= int((judged == 0.0).sum()) <= PLACES
+    assert int((judged == 7.0).sum()) >= 1000 - PLACES
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int32])
+def test_a_glimpse_of_a_result_that_stays_changes_nothing(dtype: torch.dtype) -> None:
+    for tensor in (
+        torch.arange(600).to(dtype),
+        torch.arange(600).to(dtype).view(20, 30).t(),
+        torch.ones(3, dtype=dtype),
+    ):
+        (seen,) = Looker().look(tensor)
+        raw = bytes(tensor.contiguous().view(-1).view(torch.uint8).tolist())
+        assert overlay(raw, seen) == raw
+    assert Looker().look((torch.empty(0), None, torch.empty(2, device="meta"))) == (None, None, None)
+    assert overlay(b"abc", None) == b"abc"

@@ -9,9 +9,10 @@ import torch
 
 from mini_kv.core import protocol as p
 from mini_kv.worker.channel import Payload
+from mini_kv.worker.glimpse import overlay_all
 from mini_kv.worker.repeats import Repeats
 from mini_kv.worker.storage import as_outputs, describe_outputs, export_arguments, import_arguments
-from mini_kv.worker.timing import CudaTimer, timer_for
+from mini_kv.worker.timing import CudaTimer, Seen, timer_for
 
 Call = Callable[..., object]
 TimingRequest = (
@@ -36,6 +37,7 @@ class _Prepared:
     sets: list[Sequence[object]]
     repeats: Repeats
     outputs: dict[int, object] = field(default_factory=dict)
+    seen: dict[int, Seen] = field(default_factory=dict)
     calls_per_sample: int = 1
     kept_at: float = 1.0
     earlier: list[Sequence[object]] = field(default_factory=list)
@@ -111,6 +113,7 @@ class TimedCases:
             )
         if self._keeps_outputs:
             case.outputs.update(batch.outputs)
+            case.seen.update(batch.seen)
         case.calls_per_sample = batch.calls_per_sample
         case.kept_at = request.kept_at
         return p.Timed(
@@ -147,8 +150,11 @@ class TimedCases:
         position = request.sample * calls + p.kept_call(case.kept_at, calls)
         used = position % len(case.sets)
         outputs, payloads = describe_outputs(as_outputs(case.outputs[request.sample]), case.sets[used])
+        if request.sample in case.seen and len(payloads) == len(outputs):
+            payloads = overlay_all(payloads, case.seen[request.sample])
         # A card that sweeps many shapes would otherwise hold gigabytes for each until the last was timed.
         case.outputs.clear()
+        case.seen.clear()
         return p.TimedOutput(argument_set=used, outputs=outputs), payloads
 
 

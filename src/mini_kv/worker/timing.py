@@ -25,9 +25,11 @@ import torch
 
 from mini_kv.core.protocol import kept_call
 from mini_kv.core.statistics import tick_median
+from mini_kv.worker.glimpse import Glimpse, Looker
 
 Call = Callable[..., object]
 ArgumentSet = Sequence[object]
+Seen = tuple[Glimpse | None, ...]
 CacheMode = Literal["cold", "hot"]
 
 MIN_CPU_SAMPLE_NS = 1_000_000
@@ -52,7 +54,10 @@ _COPY_SAMPLES = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Raw samples of one batch, in microseconds a call, and the outputs kept by sample index."""
+    """Raw samples of one batch, in microseconds a call, and the outputs kept by sample index.
+
+    ``seen`` holds, on the CPU, a few elements of these as they were at return.
+    """
 
     samples_us: tuple[float, ...]
     launch_exposed: tuple[int, ...]
@@ -60,6 +65,7 @@ class Batch:
     floor_us: float
     tick_us: float
     outputs: dict[int, object] = field(repr=False)
+    seen: dict[int, Seen] = field(repr=False, default_factory=dict)
 
 
 def kept_indices(result: object, iterations: int, device: str) -> range:
@@ -72,13 +78,6 @@ def kept_indices(result: object, iterations: int, device: str) -> range:
 
 def _flat(result: object) -> list[object]:
     return list(result) if isinstance(result, tuple | list) else [result]
-
-
-def copied(result: object) -> object:
-    """Return a result with its tensors copied; what is no tensor stays as it is."""
-    if isinstance(result, tuple | list):
-        return tuple(map(copied, result))
-    return result.detach().clone() if isinstance(result, torch.Tensor) else result
 
 
 def tick_us(samples: Sequence[float]) -> float:
@@ -132,6 +131,9 @@ class CpuTimer:
         kept_in_sample = kept_call(kept_at, calls) + 1
         kept: object = None
         outputs: dict[int, object] = {}
+        seen: dict[int, Seen] = {}
+        looker = Looker()
+        looker.look(result)
         samples: list[float] = []
         clock = time.perf_counter_ns
         count = len(sets)
@@ -143,8 +145,8 @@ class CpuTimer:
                     kept = call(*sets[position % count])
                 elapsed_ns = clock() - start
                 if sample in keep:
-                    # At return, as in every other case: one that works on in a thread has not finished by now.
-                    outputs[sample] = copied(kept)
+                    outputs[sample] = kept
+                    seen[sample] = looker.look(kept)
                 start = clock()
                 for position in range(first + kept_in_sample, first + calls):
                     call(*sets[position % count])
@@ -159,6 +161,7 @@ class CpuTimer:
             floor_us=floor_us,
             tick_us=resolution_us / calls,
             outputs=outputs,
+            seen=seen,
         )
 
     def floor(self, cache: CacheMode) -> tuple[float, float]:
