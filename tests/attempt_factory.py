@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from mini_kv.artifacts import AttemptWriter
+from mini_kv.core.attempt import Attempt, Axis
+from mini_kv.core.benchmark import Benchmark, BenchmarkCase, Series
 from mini_kv.core.canonical import canonical_sha256, sha256_bytes
 from mini_kv.core.card import (
     BenchmarkPlan,
@@ -21,7 +23,8 @@ from mini_kv.core.card import (
     Tolerance,
     suite_hash,
 )
-from mini_kv.core.results import Attempt, Axis, Benchmark, BenchmarkCase, Environment, Series, Status
+from mini_kv.core.environment import Environment
+from mini_kv.core.results import Status
 from mini_kv.core.statistics import summarize
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)

@@ -14,16 +14,10 @@ from mini_kv.benchmark.fresh import FreshTry, judge_claim_again, judge_fresh
 from mini_kv.benchmark.samples import timed_seed
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.witnesses import Bound, bound_claim, disagreement, judge_claim
+from mini_kv.core.benchmark import BenchmarkCase, KernelWitness, Series, Telemetry
 from mini_kv.core.card import Case, CaseKind
-from mini_kv.core.results import (
-    BenchmarkCase,
-    Finding,
-    GpuFacts,
-    KernelWitness,
-    Series,
-    Status,
-    Telemetry,
-)
+from mini_kv.core.environment import GpuFacts
+from mini_kv.core.results import Finding, Status
 from mini_kv.core.statistics import summarize
 
 H200 = GpuFacts(

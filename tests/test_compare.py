@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mini_kv.core.card import Tolerance
-from mini_kv.core.results import Numerics
+from mini_kv.core.correctness import Numerics
 from mini_kv.worker import compare as module
 from mini_kv.worker.compare import compare, expect, reference_within_tolerance
 

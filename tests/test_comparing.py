@@ -20,13 +20,15 @@ from mini_kv.cli import comparison_text
 from mini_kv.cli.main import main
 from mini_kv.comparing import Compared, CompareRequest, compare
 from mini_kv.comparing.verdicts import estimate, sentence, word_of
+from mini_kv.core.benchmark import Benchmark
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.comparison import ComparedCase, Comparison
+from mini_kv.core.correctness import Correctness
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.pairs import PairSet
 from mini_kv.core.profile import KernelFacts
 from mini_kv.core.record import from_json
-from mini_kv.core.results import Benchmark, Correctness, Status
+from mini_kv.core.results import Status
 from mini_kv.profile_analysis import analyse, compare_profiles
 from mini_kv.system.processes import children
 from profile_factory import profile

@@ -10,10 +10,12 @@ import msgspec
 from fake_project import FakeProject, fake_project
 from mini_kv import compiler
 from mini_kv.compiler import BuildRequest
+from mini_kv.core.build import Build
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.pairs import PairSet
 from mini_kv.core.record import from_json
-from mini_kv.core.results import Build, Decision, Status
+from mini_kv.core.regression import Decision
+from mini_kv.core.results import Status
 from mini_kv.regression import Policy
 from test_pipeline import SLOWER, assert_archived, axis, baseline_of, codes
 

@@ -16,7 +16,7 @@ from msgspec import structs
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from mini_kv.core.record import from_json, to_json
-from mini_kv.core.results import Decision
+from mini_kv.core.regression import Decision
 from mini_kv.regression import Policy
 from study import document, summary, tables
 from study.decisions import (

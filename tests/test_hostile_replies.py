@@ -17,9 +17,10 @@ from fake_worker import Candidate, Oracle, answer
 from mini_kv.benchmark import TimedSubject
 from mini_kv.benchmark.cases import finish_case, take_case
 from mini_kv.core import protocol as p
+from mini_kv.core.benchmark import KernelWitness
 from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract, Raises
 from mini_kv.core.progress import silent
-from mini_kv.core.results import KernelWitness, Status
+from mini_kv.core.results import Status
 from mini_kv.correctness import Subject
 from mini_kv.correctness.cases import run_cases
 from mini_kv.system.workers import Answer, Lost

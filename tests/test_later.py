@@ -11,8 +11,9 @@ import pytest
 from mini_kv.benchmark.cases import TimedSubject, take_case
 from mini_kv.core import protocol as p
 from mini_kv.core.card import Case, CaseKind, Contract
+from mini_kv.core.correctness import CaseResult, Round
 from mini_kv.core.progress import silent
-from mini_kv.core.results import CaseResult, Round, Status
+from mini_kv.core.results import Status
 from mini_kv.core.verdict import TIMING_EXIT_CODES
 from mini_kv.correctness.cases import run_cases
 from mini_kv.correctness.later import look_again

@@ -17,8 +17,8 @@ import pytest
 from mini_kv import machine
 from mini_kv.cli import doctor
 from mini_kv.core.card import DeviceKind
+from mini_kv.core.environment import Environment, GpuFacts
 from mini_kv.core.errors import ConfigurationError
-from mini_kv.core.results import Environment, GpuFacts
 from mini_kv.system import gpu as gpu_module
 from mini_kv.system.gpu import NO_GPUS, GpuReport, Nvml, throttle_names, visible_places
 from mini_kv.system.machine import HostFacts, IsolationFacts, host_facts, isolation_facts, usable_cpus

@@ -14,8 +14,8 @@ from mini_kv.benchmark.pairs import MAX_MOVED_BYTES, PairInputs, batch_order, me
 from mini_kv.benchmark.samples import Sets, SideLost, TimedSubject
 from mini_kv.core import protocol as p
 from mini_kv.core.card import BenchmarkPlan, Case, CaseKind
+from mini_kv.core.correctness import Numerics
 from mini_kv.core.pairs import PairResult
-from mini_kv.core.results import Numerics
 from mini_kv.core.tensors import OutputSpec
 from mini_kv.system.workers import Answer, Lost
 

@@ -17,9 +17,13 @@ from fake_worker import doubled, inputs_of
 from mini_kv import benchmark, compiler, correctness
 from mini_kv.artifacts import check_files, promote_baseline, read_attempt, read_index
 from mini_kv.core import protocol as p
+from mini_kv.core.attempt import Attempt
+from mini_kv.core.benchmark import Benchmark
+from mini_kv.core.correctness import CaseResult, Correctness
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.record import from_json
-from mini_kv.core.results import Attempt, Benchmark, CaseResult, Correctness, Decision, Status
+from mini_kv.core.regression import Decision
+from mini_kv.core.results import Status
 from mini_kv.pipeline import Verdict
 from mini_kv.run import inputs as run_inputs
 from mini_kv.system.processes import children

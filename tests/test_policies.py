@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from mini_kv.core import protocol as p
+from mini_kv.core.benchmark import KernelSeen, KernelWitness
 from mini_kv.core.card import CaseKind, Contract, suite_hash
+from mini_kv.core.correctness import CallTrace, ContractCheck
 from mini_kv.core.policies import judge_timed_kernels, judge_trace, library_kernels, library_operators
-from mini_kv.core.results import CallTrace, ContractCheck, Finding, KernelSeen, KernelWitness, Status
+from mini_kv.core.results import Finding, Status
 from mini_kv.correctness.contract import collect_samples
 from mini_kv.correctness.tracing import run_trace
 from probe import candidate_seat, probe_card, probe_case, probe_subject

@@ -14,9 +14,10 @@ import torch
 
 from mini_kv.core import protocol as p
 from mini_kv.core.card import Contract
+from mini_kv.core.correctness import StateChange
 from mini_kv.core.process_state import ProcessState, compare_states, judge_changes
 from mini_kv.core.progress import silent
-from mini_kv.core.results import StateChange, Status
+from mini_kv.core.results import Status
 from mini_kv.correctness.cases import run_cases
 from mini_kv.correctness.state import check_state
 from mini_kv.system.workers import Answer, Lost

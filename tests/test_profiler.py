@@ -254,7 +254,7 @@ def test_a_file_that_something_else_changed_is_no_evidence(tmp_path: Path) -> No
     archive = claim(tmp_path)
     archive.add_bytes("raw.csv", b"1")
     (archive.partial_folder / "raw.csv").write_bytes(b"2")
-    with pytest.raises(IntegrityError, match="raw.csv"):
+    with pytest.raises(IntegrityError, match=r"raw\.csv"):
         archive.finish(BEFORE)
     assert not archive.folder.exists()
     archive.discard()

@@ -11,19 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attempt_factory as make
+from mini_kv.core.attempt import Attempt, Baseline
+from mini_kv.core.benchmark import Benchmark, BenchmarkCase, Series
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import suite_hash
 from mini_kv.core.errors import ExitCode
-from mini_kv.core.results import (
-    Attempt,
-    Baseline,
-    Benchmark,
-    BenchmarkCase,
-    Decision,
-    Finding,
-    Regression,
-    Series,
-)
+from mini_kv.core.regression import Decision, Regression
+from mini_kv.core.results import Finding
 from mini_kv.core.statistics import summarize
 from mini_kv.regression import (
     CurrentMeasurement,

@@ -13,16 +13,11 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from mini_kv.core.attempt import ArchivedFile, Attempt, Leaderboard
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract, TaskCard, Tolerance
 from mini_kv.core.record import to_json
-from mini_kv.core.results import (
-    ArchivedFile,
-    Attempt,
-    Decision,
-    Leaderboard,
-    Regression,
-)
+from mini_kv.core.regression import Decision, Regression
 from mini_kv.core.schemas import DIALECT, RECORDS, drift, schema_document, schema_file_name, schema_text
 
 RunMiniKv = Callable[..., tuple[int, str, str]]

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_kv.core import quality, student_t
+from mini_kv.core.benchmark import Series
 from mini_kv.core.quality import judge_quality
-from mini_kv.core.results import Series
 from mini_kv.core.statistics import (
     geometric_mean,
     interquartile_range,

@@ -25,10 +25,12 @@ from mini_kv.benchmark.cases import TimedCase, finish_case, take_case
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.whole import benchmark_record, hold_device, measure_timer
 from mini_kv.core import protocol as p
+from mini_kv.core.build import Build
 from mini_kv.core.card import DeviceKind, TaskCard
+from mini_kv.core.correctness import ContractCheck
 from mini_kv.core.isolation import IsolationLevel
 from mini_kv.core.progress import silent
-from mini_kv.core.results import Build, ContractCheck, Status
+from mini_kv.core.results import Status
 from mini_kv.core.verdict import axes_of
 from mini_kv.correctness.state import check_state
 from mini_kv.run import Crew, RunInputs, build_candidate, read_inputs, start_crew

@@ -17,8 +17,8 @@ from mini_kv import compiler, task_card
 from mini_kv.benchmark.samples import ROTATING_SETS, TimedSubject
 from mini_kv.benchmark.witnesses import outside_slope_us
 from mini_kv.core import protocol as p
+from mini_kv.core.benchmark import KernelWitness
 from mini_kv.core.card import Case, CaseKind, DeviceKind
-from mini_kv.core.results import KernelWitness
 from mini_kv.core.tensors import Argument, ScalarArg, TensorSpec
 from mini_kv.system.crew import CandidateSeat
 from mini_kv.system.gpu import read_gpus

@@ -17,10 +17,12 @@ import msgspec
 
 from mini_kv.benchmark.pairs import side_times
 from mini_kv.benchmark.samples import CaseLost
+from mini_kv.core.benchmark import Benchmark, BenchmarkCase, Series
 from mini_kv.core.card import DeviceKind
 from mini_kv.core.pairs import PairResult, PairSide
 from mini_kv.core.quality import judge_quality
-from mini_kv.core.results import Benchmark, BenchmarkCase, CaseComparison, Decision, Series, Status
+from mini_kv.core.regression import CaseComparison, Decision
+from mini_kv.core.results import Status
 from mini_kv.core.statistics import summarize
 from mini_kv.regression import Policy, add_pairs, compare_benchmarks, needs_more_pairs
 from mini_kv.regression.decisions import sum_up

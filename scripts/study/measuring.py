@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from mini_kv.core import protocol as p
-from mini_kv.core.results import KernelWitness, Telemetry
+from mini_kv.core.benchmark import KernelWitness, Telemetry
 from mini_kv.core.statistics import median, tick_median
 from mini_kv.system.gpu import open_nvml
 from study.bench import Bench, Subject, as_cell, close

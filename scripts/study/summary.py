@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 from mini_kv.benchmark.witnesses import disagreement, judge_claim
+from mini_kv.core.benchmark import KernelWitness
 from mini_kv.core.quality import judge_quality
 from mini_kv.core.record import Record
-from mini_kv.core.results import Decision, KernelWitness
+from mini_kv.core.regression import Decision
 from mini_kv.core.statistics import mean, median, std, tick_median
 from mini_kv.core.student_t import incomplete_beta
 from mini_kv.regression import Policy

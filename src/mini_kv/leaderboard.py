@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from mini_kv.core.attempt import IndexRow, Leaderboard, LeaderboardGroup, LeaderboardRow
 from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import ExitCode
-from mini_kv.core.results import IndexRow, Leaderboard, LeaderboardGroup, LeaderboardRow
 
 COLUMNS = ("rank", "candidate", "version", "speedup", "P50 us", "attempt")
 # Numbers are read by their last digit.

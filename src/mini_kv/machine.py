@@ -13,10 +13,10 @@ from typing import Literal
 from mini_kv import __version__
 from mini_kv.core.canonical import canonical_sha256
 from mini_kv.core.card import SCHEMA_VERSION, DeviceKind
+from mini_kv.core.environment import Environment, ToolFact
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.isolation import LEVEL_MEANING, Isolation, IsolationLevel
 from mini_kv.core.record import Record
-from mini_kv.core.results import Environment, ToolFact
 from mini_kv.system.commands import Command, run_all
 from mini_kv.system.gpu import GpuReport, read_gpus
 from mini_kv.system.machine import HostFacts, IsolationFacts, free_disk_bytes, host_facts, isolation_facts

@@ -12,21 +12,17 @@ from pathlib import Path
 import msgspec
 
 from mini_kv import artifacts, benchmark, correctness, regression
+from mini_kv.core.attempt import Attempt, Baseline
+from mini_kv.core.benchmark import Benchmark
+from mini_kv.core.build import Build
 from mini_kv.core.card import SCHEMA_VERSION, DeviceRequest, TaskCard, suite_hash
+from mini_kv.core.correctness import Correctness
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.isolation import IsolationLevel
 from mini_kv.core.pairs import PairSet
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import (
-    Attempt,
-    Baseline,
-    Benchmark,
-    Build,
-    Correctness,
-    Finding,
-    Regression,
-    Status,
-)
+from mini_kv.core.regression import Regression
+from mini_kv.core.results import Finding, Status
 from mini_kv.core.verdict import axes_of, exit_code_of, isolation_axis
 from mini_kv.run import (
     Crew,

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import msgspec
 
+from mini_kv.core.attempt import Attempt, IndexRow
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import IDENTIFIER, SCHEMA_VERSION
+from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import from_json
-from mini_kv.core.results import Attempt, Environment, Finding, IndexRow, Status
+from mini_kv.core.results import Finding, Status
 from mini_kv.system.archive_folder import PARTIAL_SUFFIX, list_files, reason
 from mini_kv.system.files import sha256_file
 

@@ -16,12 +16,15 @@ from mini_kv.artifacts.attempts import (
     read_record_bytes,
 )
 from mini_kv.artifacts.index import indexed_sha256
+from mini_kv.core.attempt import Attempt, Baseline
+from mini_kv.core.benchmark import Benchmark, Series
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard, suite_hash
+from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ConfigurationError, IntegrityError
 from mini_kv.core.quality import judge_quality
 from mini_kv.core.record import Record, from_json, to_json
-from mini_kv.core.results import Attempt, Baseline, Benchmark, Environment, Series, Status
+from mini_kv.core.results import Status
 from mini_kv.core.statistics import summarize
 from mini_kv.system.archive_folder import SOURCES_FOLDER, reason, utc_text
 from mini_kv.system.files import fsync_folder, write_bytes_atomic

@@ -23,11 +23,12 @@ from mini_kv.artifacts.attempts import (
     parse_attempt,
     read_record_bytes,
 )
+from mini_kv.core.attempt import ArtifactIndex, IndexRow
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import from_json, to_json
-from mini_kv.core.results import ArtifactIndex, Finding, IndexRow
+from mini_kv.core.results import Finding
 from mini_kv.system.archive_folder import reason
 from mini_kv.system.files import exclusive_lock, fsync_folder, write_json_atomic
 

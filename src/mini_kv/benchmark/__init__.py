@@ -10,8 +10,8 @@ from mini_kv.benchmark.cases import Premade, TimedCase, TimedSubject, finish_cas
 from mini_kv.benchmark.telemetry import Watch, no_readings
 from mini_kv.benchmark.whole import TIMER_PLAN, benchmark_record, hold_device, measure_timer, overall
 from mini_kv.benchmark.witnesses import attach_witnesses
+from mini_kv.core.benchmark import Benchmark, Telemetry
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import Benchmark, Telemetry
 
 __all__ = [
     "TIMER_PLAN",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from mini_kv.benchmark.samples import REWARM_CALLS, TimedSubject, time_candidate
 from mini_kv.core import protocol as p
+from mini_kv.core.benchmark import Series
 from mini_kv.core.card import Case
-from mini_kv.core.results import Finding, Series
+from mini_kv.core.results import Finding
 from mini_kv.core.statistics import median
 
 # A batch taken again is one of the plan's; a slow operator's has as many samples as last so long.

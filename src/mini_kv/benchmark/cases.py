@@ -34,10 +34,11 @@ from mini_kv.benchmark.witnesses import (
 )
 from mini_kv.core import protocol as p
 from mini_kv.core.axes import axis_values
+from mini_kv.core.benchmark import BenchmarkCase, KernelWitness, Series, TimingTrust
 from mini_kv.core.card import Case
 from mini_kv.core.policies import judge_timed_kernels
 from mini_kv.core.quality import judge_quality
-from mini_kv.core.results import BenchmarkCase, Finding, KernelWitness, Series, Status, TimingTrust
+from mini_kv.core.results import Finding, Status
 
 MAX_TRIES = 3
 # What is made ahead waits in the judge's memory: inputs beyond this are made when they are timed.

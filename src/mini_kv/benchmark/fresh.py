@@ -33,8 +33,9 @@ from mini_kv.benchmark.samples import (
     timed_seed,
 )
 from mini_kv.core import protocol as p
+from mini_kv.core.benchmark import Series
 from mini_kv.core.card import Case
-from mini_kv.core.results import Finding, Series
+from mini_kv.core.results import Finding
 from mini_kv.core.tensors import Argument, input_bytes
 
 FRESH_SETS = 5

@@ -38,11 +38,12 @@ from mini_kv.benchmark.samples import (
 from mini_kv.benchmark.telemetry import Watch, no_readings
 from mini_kv.benchmark.whole import benchmark_record, hold_device, measure_timer
 from mini_kv.benchmark.witnesses import Kernels
+from mini_kv.core.benchmark import Benchmark, BenchmarkCase, Telemetry
 from mini_kv.core.card import Case
 from mini_kv.core.pairs import PairName
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.quality import judge_quality
-from mini_kv.core.results import Benchmark, BenchmarkCase, Finding, Telemetry
+from mini_kv.core.results import Finding
 
 Sides = Mapping[PairName, TimedSubject]
 

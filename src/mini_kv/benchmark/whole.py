@@ -10,9 +10,10 @@ from mini_kv.benchmark.ceilings import peak_bytes_per_us
 from mini_kv.benchmark.samples import TimedSubject
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.core import protocol as p
+from mini_kv.core.benchmark import Benchmark, BenchmarkCase
 from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import InternalError
-from mini_kv.core.results import Benchmark, BenchmarkCase, Status
+from mini_kv.core.results import Status
 from mini_kv.core.statistics import geometric_mean
 from mini_kv.system.files import exclusive_lock
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from mini_kv.benchmark.again import again_us, not_reproduced
 from mini_kv.benchmark.samples import CaseLost, TimedSubject, expect_reply
 from mini_kv.core import protocol as p
+from mini_kv.core.benchmark import KernelWitness, Series, TimingTrust
 from mini_kv.core.card import Case, DeviceKind
-from mini_kv.core.results import Finding, KernelWitness, Series, TimingTrust
+from mini_kv.core.results import Finding
 from mini_kv.core.statistics import median
 from mini_kv.system.processes import cpu_time_ns
 from mini_kv.system.workers import Answer

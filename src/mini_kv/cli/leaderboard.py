@@ -8,9 +8,10 @@ from pathlib import Path
 
 from mini_kv import leaderboard
 from mini_kv.artifacts import changed_rows, read_index
+from mini_kv.core.attempt import IndexRow, Leaderboard
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.record import to_json
-from mini_kv.core.results import Finding, IndexRow, Leaderboard
+from mini_kv.core.results import Finding
 from mini_kv.system.paths import find_project_root
 
 EXAMPLE = "mini-kv leaderboard --task rmsnorm"

@@ -9,9 +9,11 @@ from xml.etree import ElementTree as ET
 
 from mini_kv.cli.axes_text import curve_lines
 from mini_kv.core.axes import is_generated
+from mini_kv.core.benchmark import BenchmarkCase, Series
+from mini_kv.core.correctness import CaseResult
 from mini_kv.core.device_code import remarks
 from mini_kv.core.record import to_builtins, to_json
-from mini_kv.core.results import BenchmarkCase, CaseResult, Series, Status
+from mini_kv.core.results import Status
 from mini_kv.core.verdict import failed_checks, smallest_failure
 from mini_kv.pipeline import Verdict
 

@@ -9,20 +9,16 @@ from typing import Literal
 import msgspec
 
 from mini_kv.comparing.verdicts import compared_cases, overall
+from mini_kv.core.attempt import Axis
+from mini_kv.core.benchmark import Benchmark, BenchmarkCase
+from mini_kv.core.build import Build
 from mini_kv.core.card import SCHEMA_VERSION, suite_hash
 from mini_kv.core.comparison import ComparedSide, Comparison, SideTime
+from mini_kv.core.correctness import Correctness
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.pairs import PairSet
 from mini_kv.core.record import to_json
-from mini_kv.core.results import (
-    Axis,
-    Benchmark,
-    BenchmarkCase,
-    Build,
-    Correctness,
-    Finding,
-    Status,
-)
+from mini_kv.core.results import Finding, Status
 from mini_kv.core.verdict import INTERRUPTED_EXIT_CODE, axes_of, exit_code_of, isolation_axis
 from mini_kv.run import RunInputs, RunLog, build_files
 from mini_kv.system.archive_folder import ArchiveFolder

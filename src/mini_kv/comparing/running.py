@@ -20,11 +20,12 @@ from mini_kv.benchmark.pairs import pair_plan
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.two_sides import run_two_sides
 from mini_kv.comparing.evidence import COMPARISON_FILE, Evidence, Side, archive
+from mini_kv.core.benchmark import Benchmark, KernelWitness
 from mini_kv.core.card import Case, DeviceRequest
 from mini_kv.core.comparison import Comparison
 from mini_kv.core.isolation import IsolationLevel
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import Benchmark, KernelWitness, Status
+from mini_kv.core.results import Status
 from mini_kv.run import Crew, build_candidate, device_state, read_inputs, start_crew
 from mini_kv.run import inputs as run_inputs
 from mini_kv.run.pairs import PairedSide, PairsRequest, run_pairs

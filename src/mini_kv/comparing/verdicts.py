@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from mini_kv.core.benchmark import Benchmark, BenchmarkCase, KernelWitness, Series
 from mini_kv.core.comparison import ComparedCase, ComparedWord, RatioEstimate
 from mini_kv.core.pairs import PairSet
-from mini_kv.core.results import Benchmark, BenchmarkCase, Finding, KernelWitness, Series, Status
+from mini_kv.core.results import Finding, Status
 from mini_kv.core.statistics import mean
 from mini_kv.regression import paired_slowdown
 

@@ -1,4 +1,4 @@
-"""Sources, flags and toolchain -> content key -> :class:`~mini_kv.core.results.Build`."""
+"""Sources, flags and toolchain -> content key -> :class:`~mini_kv.core.build.Build`."""
 
 from __future__ import annotations
 

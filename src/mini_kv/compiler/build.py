@@ -14,10 +14,11 @@ from mini_kv.compiler.device_code import describe
 from mini_kv.compiler.recipe import BuildRequest, Plan, make_plan, symbolic, symbolic_text
 from mini_kv.compiler.snapshot import Snapshot, read_candidate
 from mini_kv.compiler.store import SOURCES_NAME, STDERR_NAME, STDOUT_NAME, BuildStore, wall_clock
+from mini_kv.core.build import Build, BuildUnit
 from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.device_code import DeviceCode
 from mini_kv.core.errors import ConfigurationError
-from mini_kv.core.results import Build, BuildUnit, Status
+from mini_kv.core.results import Status
 from mini_kv.system.commands import Command, Finished, Limits, run_all
 from mini_kv.system.files import remove_tree, sha256_file
 from mini_kv.system.machine import usable_cpus

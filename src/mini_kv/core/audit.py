@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from mini_kv.core import protocol as p
 from mini_kv.core.card import CaseKind, DeviceKind
+from mini_kv.core.correctness import Proves
 from mini_kv.core.record import Record
-from mini_kv.core.results import Finding, Proves, Sha256, Status
+from mini_kv.core.results import Finding, Sha256, Status
 
 
 class CaseAudit(Record, frozen=True, kw_only=True):

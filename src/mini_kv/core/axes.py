@@ -20,7 +20,7 @@ from mini_kv.core.card import (
 )
 
 if TYPE_CHECKING:
-    from mini_kv.core.results import BenchmarkCase
+    from mini_kv.core.benchmark import BenchmarkCase
 
 # What stands in an id for what an identifier cannot hold: 1.5e-05 reads 1p5em05.
 _ID_WORDS = str.maketrans({".": "p", "-": "m", "+": None})

@@ -6,9 +6,11 @@ from typing import Literal
 
 import msgspec
 
+from mini_kv.core.attempt import ArchivedFile, Axis
+from mini_kv.core.benchmark import TimingTrust
 from mini_kv.core.card import AxisValue, DeviceKind, ParamValue
 from mini_kv.core.record import Record
-from mini_kv.core.results import ArchivedFile, Axis, Finding, Sha256, TimingTrust
+from mini_kv.core.results import Finding, Sha256
 
 ComparedWord = Literal["faster", "slower", "no_difference", "undecided"]
 

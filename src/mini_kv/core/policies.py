@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from mini_kv.core.benchmark import KernelWitness
 from mini_kv.core.card import Contract
-from mini_kv.core.results import CallTrace, Finding, KernelWitness
+from mini_kv.core.correctness import CallTrace
+from mini_kv.core.results import Finding
 
 # Operators that allocate, copy or look at memory another way, and compute nothing.
 PLUMBING = frozenset(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mini_kv.core.correctness import StateChange
 from mini_kv.core.record import Record
-from mini_kv.core.results import Finding, StateChange
+from mini_kv.core.results import Finding
 
 # Worth a remark and no fault by itself: a thread pool, an open file, a library that came along.
 REMARKS = ("threads.", "descriptors.", "libraries.")

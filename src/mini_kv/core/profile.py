@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from mini_kv.core.attempt import ArchivedFile
 from mini_kv.core.card import DeviceKind, ParamValue
+from mini_kv.core.correctness import CaseResult, Numerics
 from mini_kv.core.record import Record
-from mini_kv.core.results import ArchivedFile, CaseResult, Finding, Numerics, Sha256, Status
+from mini_kv.core.results import Finding, Sha256, Status
 
 SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "WarpStateStats", "LaunchStats")
 

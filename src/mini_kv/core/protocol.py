@@ -12,10 +12,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from mini_kv.core.benchmark import KernelWitness
 from mini_kv.core.card import DeviceKind, ParamValue, Tolerance
+from mini_kv.core.correctness import CallTrace, Numerics
 from mini_kv.core.process_state import ProcessState
 from mini_kv.core.record import Record
-from mini_kv.core.results import CallTrace, KernelWitness, Numerics
 from mini_kv.core.tensors import Argument, NonNegative, OutputSpec
 
 MAGIC = b"mkv1"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from mini_kv.core.benchmark import Series
 from mini_kv.core.card import DeviceKind
-from mini_kv.core.results import Finding, Series
+from mini_kv.core.results import Finding
 
 MAX_P50_ROBUST_CV = 0.03
 MAX_CANDIDATE_P95_ROBUST_CV = 0.15

@@ -8,24 +8,19 @@ from typing import Any
 
 import msgspec
 
+from mini_kv.core.attempt import ArtifactIndex, Attempt, Baseline, Leaderboard
 from mini_kv.core.audit import CardAudit
+from mini_kv.core.benchmark import Benchmark
+from mini_kv.core.build import Build
 from mini_kv.core.calibration import Calibration
 from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard
 from mini_kv.core.comparison import Comparison
+from mini_kv.core.correctness import Correctness
+from mini_kv.core.environment import Environment
 from mini_kv.core.pairs import PairSet
 from mini_kv.core.profile import Profile, ProfileComparison
 from mini_kv.core.record import Record
-from mini_kv.core.results import (
-    ArtifactIndex,
-    Attempt,
-    Baseline,
-    Benchmark,
-    Build,
-    Correctness,
-    Environment,
-    Leaderboard,
-    Regression,
-)
+from mini_kv.core.regression import Regression
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FILE_SUFFIX = ".schema.json"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mini_kv.core.results import Series
+from mini_kv.core.benchmark import Series
 
 # 1 / Phi^-1(3/4): makes the median absolute deviation estimate a normal distribution's sigma.
 MAD_TO_SIGMA = 1.4826

@@ -6,21 +6,15 @@ import math
 import re
 from collections.abc import Collection, Sequence
 
+from mini_kv.core.attempt import Axis
+from mini_kv.core.benchmark import Benchmark
+from mini_kv.core.build import Build
 from mini_kv.core.card import CaseKind
+from mini_kv.core.correctness import CaseResult, ContractCheck, Correctness
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.isolation import LEVEL_MEANING, Isolation, IsolationLevel
-from mini_kv.core.results import (
-    Axis,
-    Benchmark,
-    Build,
-    CaseResult,
-    ContractCheck,
-    Correctness,
-    Decision,
-    Finding,
-    Regression,
-    Status,
-)
+from mini_kv.core.regression import Decision, Regression
+from mini_kv.core.results import Finding, Status
 
 INTERRUPTED_EXIT_CODE = 130
 # A timed call that gave a wrong result is no benchmark problem; a claim that the judge's own clock

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from mini_kv.core.card import SCHEMA_VERSION, CaseKind
+from mini_kv.core.correctness import CallTrace, CaseResult, ContractCheck, Correctness
 from mini_kv.core.progress import Progress, silent
-from mini_kv.core.results import CallTrace, CaseResult, ContractCheck, Correctness, Finding, Status
+from mini_kv.core.results import Finding, Status
 from mini_kv.correctness.cases import Subject, run_cases
 from mini_kv.correctness.confirming import confirm_invalid
 from mini_kv.correctness.contract import (

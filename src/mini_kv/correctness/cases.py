@@ -12,9 +12,10 @@ from mini_kv.core import protocol as p
 from mini_kv.core.audit import judge_audits
 from mini_kv.core.canonical import fixed_seed, sha256_bytes
 from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
+from mini_kv.core.correctness import CaseResult, Numerics, Round
 from mini_kv.core.errors import InternalError
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import CaseResult, Finding, Numerics, Round, Status
+from mini_kv.core.results import Finding, Status
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec
 from mini_kv.correctness.grading import (
     describe_argument,

@@ -9,7 +9,8 @@ import msgspec
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import fixed_seed
 from mini_kv.core.card import CaseKind
-from mini_kv.core.results import CaseResult, Finding, Status
+from mini_kv.core.correctness import CaseResult
+from mini_kv.core.results import Finding, Status
 from mini_kv.correctness.cases import NOT_MAKEABLE, Subject, make_case, seed_text
 from mini_kv.system.crew import CandidateSeat
 

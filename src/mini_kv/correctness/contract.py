@@ -11,8 +11,9 @@ import msgspec
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import fixed_seed
 from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
+from mini_kv.core.correctness import ContractCheck
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import ContractCheck, Finding, Status
+from mini_kv.core.results import Finding, Status
 from mini_kv.core.tensors import Argument, TensorSpec, contiguous_strides, element_count, input_bytes
 from mini_kv.correctness.cases import seed_text
 from mini_kv.system.crew import CandidateSeat, OracleSeat

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from mini_kv.core import protocol as p
 from mini_kv.core.card import Case, Contract, DTypeName, Tolerance
-from mini_kv.core.results import Finding, Numerics
+from mini_kv.core.correctness import Numerics
+from mini_kv.core.results import Finding
 from mini_kv.core.tensors import (
     GUARD_BYTES,
     ITEM_SIZE_BYTES,

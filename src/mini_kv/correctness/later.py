@@ -9,7 +9,8 @@ import msgspec
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import Case
-from mini_kv.core.results import Finding, Round, Status
+from mini_kv.core.correctness import Round
+from mini_kv.core.results import Finding, Status
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, element_count
 from mini_kv.system.crew import CandidateSeat
 from mini_kv.system.workers import Lost

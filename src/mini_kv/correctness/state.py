@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from mini_kv.core import protocol as p
 from mini_kv.core.card import Contract
+from mini_kv.core.correctness import ContractCheck, StateChange
 from mini_kv.core.process_state import compare_states, judge_changes
-from mini_kv.core.results import ContractCheck, Finding, StateChange, Status
+from mini_kv.core.results import Finding, Status
 from mini_kv.system.crew import CandidateSeat
 from mini_kv.system.workers import Lost
 

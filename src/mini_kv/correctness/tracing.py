@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 from mini_kv.core import protocol as p
 from mini_kv.core.card import CandidateManifest, TaskCard
+from mini_kv.core.correctness import CallTrace, ContractCheck
 from mini_kv.core.policies import judge_trace
-from mini_kv.core.results import CallTrace, ContractCheck, Finding, Status
+from mini_kv.core.results import Finding, Status
 from mini_kv.correctness.contract import Sample, joined
 from mini_kv.system.crew import CandidateSeat
 from mini_kv.system.workers import Lost

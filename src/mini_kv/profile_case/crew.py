@@ -17,10 +17,12 @@ import msgspec
 import mini_kv
 from mini_kv import compiler, profiler
 from mini_kv.core import protocol as p
+from mini_kv.core.build import Build
+from mini_kv.core.correctness import CaseResult, Numerics
 from mini_kv.core.errors import InternalError
 from mini_kv.core.profile import TargetPlan
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import Build, CaseResult, Finding, Numerics
+from mini_kv.core.results import Finding
 from mini_kv.core.tensors import OutputSpec, contiguous_strides
 from mini_kv.correctness.cases import Subject, run_cases
 from mini_kv.profile_case.evidence import Inputs, Stop

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from mini_kv import profiler
 from mini_kv.compiler.snapshot import Snapshot
+from mini_kv.core.build import Build
 from mini_kv.core.card import SCHEMA_VERSION, Case, suite_hash
+from mini_kv.core.correctness import CaseResult, Numerics
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.profile import REPLAY_NOTE, KernelFacts, Profile, Stage
-from mini_kv.core.results import Build, CaseResult, Finding, Numerics, Status
+from mini_kv.core.results import Finding, Status
 from mini_kv.run import RunInputs
 
 # What a failure means to the caller: the environment's, the build's, the candidate's, or the capture's.

@@ -15,13 +15,15 @@ from pathlib import Path
 
 from mini_kv import profile_analysis, profiler, task_card
 from mini_kv.compiler.snapshot import read_candidate
+from mini_kv.core.build import Build
 from mini_kv.core.canonical import fixed_seed
 from mini_kv.core.card import Case, CaseKind, DeviceKind
+from mini_kv.core.correctness import CaseResult
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.isolation import IsolationLevel
 from mini_kv.core.profile import KernelFacts, Profile
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import Build, CaseResult, Finding, Status
+from mini_kv.core.results import Finding, Status
 from mini_kv.profile_case.crew import start_crew
 from mini_kv.profile_case.evidence import Evidence, Inputs, Stop, add_files, make_record
 from mini_kv.run import build_candidate, read_inputs

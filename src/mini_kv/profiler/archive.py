@@ -8,12 +8,14 @@ from pathlib import Path
 
 import msgspec
 
+from mini_kv.core.build import Build
 from mini_kv.core.canonical import fixed_seed, sha256_bytes
 from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard, suite_hash
+from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ConfigurationError, IntegrityError
 from mini_kv.core.profile import Profile
 from mini_kv.core.record import from_json, to_json
-from mini_kv.core.results import Build, Environment, Status
+from mini_kv.core.results import Status
 from mini_kv.system.archive_folder import SOURCES_FOLDER, ArchiveFolder, unwritable
 from mini_kv.system.files import sha256_file
 

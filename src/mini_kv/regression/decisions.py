@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from mini_kv.core.benchmark import Benchmark
 from mini_kv.core.card import SCHEMA_VERSION
+from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.record import Record
-from mini_kv.core.results import Benchmark, CaseComparison, Decision, Environment, Regression
+from mini_kv.core.regression import CaseComparison, Decision, Regression
 
 NEEDS_CONFIRMATION = "NEEDS_CONFIRMATION"
 REFERENCE_MOVED = "REFERENCE_MOVED"

@@ -14,8 +14,9 @@ import msgspec
 
 from mini_kv import benchmark, compiler, correctness
 from mini_kv.core import protocol as p
+from mini_kv.core.build import Build
 from mini_kv.core.errors import ConfigurationError, InternalError
-from mini_kv.core.results import Build, Finding
+from mini_kv.core.results import Finding
 from mini_kv.run.inputs import RunInputs, import_path
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.machine import usable_cpus

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from mini_kv import benchmark, regression
 from mini_kv.benchmark.pairs import pair_plan
 from mini_kv.benchmark.telemetry import Watch
+from mini_kv.core.attempt import Baseline
+from mini_kv.core.benchmark import Benchmark, BenchmarkCase
+from mini_kv.core.build import Build
 from mini_kv.core.card import suite_hash
 from mini_kv.core.pairs import PairSet
 from mini_kv.core.progress import Progress
-from mini_kv.core.results import Baseline, Benchmark, BenchmarkCase, Build, Finding, Regression
+from mini_kv.core.regression import Regression
+from mini_kv.core.results import Finding
 from mini_kv.run import inputs as run_inputs
 from mini_kv.run.crew import Crew, start_crew
 from mini_kv.run.pairs import PairedSide, PairsRequest, run_pairs

@@ -13,9 +13,9 @@ from pathlib import Path
 import mini_kv
 from mini_kv import benchmark, machine, task_card
 from mini_kv.core.card import Case, CaseKind, DeviceKind, DeviceRequest
+from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.isolation import IsolationLevel
-from mini_kv.core.results import Environment
 from mini_kv.run.secret_shapes import SEED_NAME, secret_cases
 from mini_kv.system.gpu import GpuReport, read_gpus
 from mini_kv.system.sandbox.cage import Cage, build_cage

@@ -14,10 +14,11 @@ from mini_kv.benchmark.pairs import PairInputs, PairPlan, measure_pair
 from mini_kv.benchmark.samples import CaseLost, SideLost, make_sets
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.core import protocol as p
+from mini_kv.core.build import Build
 from mini_kv.core.card import SCHEMA_VERSION, Case
 from mini_kv.core.pairs import PairLoss, PairName, PairResult, PairSet
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import Build, Finding
+from mini_kv.core.results import Finding
 from mini_kv.run.crew import Crew, fresh_candidate, load_fault
 from mini_kv.run.inputs import RunInputs
 from mini_kv.system.crew import CandidateSeat

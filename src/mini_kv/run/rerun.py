@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from mini_kv import task_card
+from mini_kv.core.attempt import Baseline
+from mini_kv.core.build import Build
 from mini_kv.core.canonical import canonical_sha256
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.progress import Progress
-from mini_kv.core.results import Baseline, Build, Finding, Status
+from mini_kv.core.results import Finding, Status
 from mini_kv.run.inputs import RunInputs
 from mini_kv.run.stages import build_candidate
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mini_kv import compiler
+from mini_kv.core.benchmark import Telemetry
+from mini_kv.core.build import Build
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.record import to_json
-from mini_kv.core.results import Build, Telemetry
 from mini_kv.run.inputs import RunInputs
 from mini_kv.system.gpu import Nvml, open_nvml
 from mini_kv.system.workers import Nursery

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from mini_kv.core.card import Tolerance
-from mini_kv.core.results import Mismatch, Numerics
+from mini_kv.core.correctness import Mismatch, Numerics
 from mini_kv.worker.storage import dtype_name
 
 MAX_MISMATCHES_SHOWN = 8

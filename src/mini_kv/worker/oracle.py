@@ -17,8 +17,8 @@ import torch
 
 from mini_kv.core import protocol as p
 from mini_kv.core.card import ParamValue, Tolerance
+from mini_kv.core.correctness import Numerics
 from mini_kv.core.cost import Cost
-from mini_kv.core.results import Numerics
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec, element_count
 from mini_kv.worker.channel import Payload
 from mini_kv.worker.compare import Expected, compare, expect, reference_within_tolerance

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.profiler import profile
 
-from mini_kv.core.results import KernelSeen, KernelWitness
+from mini_kv.core.benchmark import KernelSeen, KernelWitness
 
 # torch.cuda._sleep's kernel: nothing else in PyTorch launches it, and for 0 cycles it does nothing.
 MARKER = "spin_kernel"
