@@ -15,11 +15,12 @@
 namespace mini_kv_fused_bias_relu_v1 {
 namespace {
 
-constexpr int kThreadsPerBlock = 256;
-constexpr int kMaxPacks = 4;          // a thread's
-constexpr int kRowsPerThread = 4;     // where elements are taken one by one
-constexpr int kPackBytes = 16;        // the widest load there is
-constexpr int64_t kMaxGridY = 65535;  // the hardware's limit on gridDim.y
+constexpr int kFlatThreads = 128;      // a block's, where packs are taken
+constexpr int kThreadsPerBlock = 256;  // where elements are taken one by one
+constexpr int kMaxPacks = 4;           // a thread's
+constexpr int kRowsPerThread = 4;      // where elements are taken one by one
+constexpr int kPackBytes = 16;         // the widest load there is
+constexpr int64_t kMaxGridY = 65535;   // the hardware's limit on gridDim.y
 
 // From this size on, beyond an L2 cache, requests are many whatever a thread does, and the plainest order
 // of them is the fastest one (scripts/tune tries the others): one pack a thread.
@@ -47,22 +48,12 @@ __device__ __forceinline__ float relu_of_sum(float a, float b) { return relu(a +
 __device__ __forceinline__ double relu_of_sum(double a, double b) { return relu(a + b); }
 
 // In a pack, half-width elements go two at a time. Their sum is rounded once and correctly, to what float
-// arithmetic rounds to. The mask keeps what is not below zero, NaN and the sign of a zero included.
-template <typename P>
-__device__ __forceinline__ P masked(P v, unsigned kept) {
-  unsigned bits;
-  memcpy(&bits, &v, sizeof(bits));
-  bits &= kept;
-  memcpy(&v, &bits, sizeof(bits));
-  return v;
-}
+// arithmetic rounds to; of the maxima this is the one that keeps NaN.
 __device__ __forceinline__ __half2 relu_of_sum(__half2 a, __half2 b) {
-  const __half2 v = __hadd2(a, b);
-  return masked(v, __hgeu2_mask(v, __float2half2_rn(0.0f)));
+  return __hmax2_nan(__hadd2(a, b), __float2half2_rn(0.0f));
 }
 __device__ __forceinline__ __nv_bfloat162 relu_of_sum(__nv_bfloat162 a, __nv_bfloat162 b) {
-  const __nv_bfloat162 v = __hadd2(a, b);
-  return masked(v, __hgeu2_mask(v, __float2bfloat162_rn(0.0f)));
+  return __hmax2_nan(__hadd2(a, b), __float2bfloat162_rn(0.0f));
 }
 
 template <typename T>
@@ -119,32 +110,32 @@ constexpr int64_t kMaxDividend = 2147483647;
 
 // `count` packs in all, at most kMaxDividend.
 template <typename T, int kPacks>
-__global__ void __launch_bounds__(kThreadsPerBlock) bias_relu_flat_kernel(
+__global__ void __launch_bounds__(kFlatThreads) bias_relu_flat_kernel(
     const uint4* __restrict__ x,
     const uint4* __restrict__ bias,
     uint4* __restrict__ out,
     unsigned count,
     Divisor packs_a_row) {
-  const unsigned first = blockIdx.x * (kThreadsPerBlock * kPacks) + threadIdx.x;
+  const unsigned first = blockIdx.x * (kFlatThreads * kPacks) + threadIdx.x;
   uint4 held[kPacks];
   uint4 bias_held[kPacks];
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const unsigned p = first + k * kThreadsPerBlock;
+    const unsigned p = first + k * kFlatThreads;
     if (p < count) {
       held[k] = x[p];
     }
   }
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const unsigned p = first + k * kThreadsPerBlock;
+    const unsigned p = first + k * kFlatThreads;
     if (p < count) {
       bias_held[k] = bias[packs_a_row.remainder(p)];
     }
   }
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const unsigned p = first + k * kThreadsPerBlock;
+    const unsigned p = first + k * kFlatThreads;
     if (p < count) {
       out[p] = relu_of_packs<T>(held[k], bias_held[k]);
     }
@@ -195,9 +186,9 @@ struct Call {
 
 template <typename T, int kPacks>
 void launch_flat(const Call& call, int64_t packs) {
-  const int64_t a_block = kThreadsPerBlock * kPacks;
+  const int64_t a_block = kFlatThreads * kPacks;
   const auto blocks = static_cast<unsigned>((packs + a_block - 1) / a_block);
-  bias_relu_flat_kernel<T, kPacks><<<blocks, kThreadsPerBlock, 0, call.stream>>>(
+  bias_relu_flat_kernel<T, kPacks><<<blocks, kFlatThreads, 0, call.stream>>>(
       static_cast<const uint4*>(call.x),
       static_cast<const uint4*>(call.bias),
       static_cast<uint4*>(call.out),
