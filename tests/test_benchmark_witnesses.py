@@ -14,6 +14,7 @@ from mini_kv.benchmark.fresh import FreshTry, judge_claim_again, judge_fresh
 from mini_kv.benchmark.samples import timed_seed
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.witnesses import Bound, bound_claim, disagreement, judge_claim
+from mini_kv.core import protocol as p
 from mini_kv.core.benchmark import BenchmarkCase, KernelWitness, Series, Telemetry
 from mini_kv.core.card import Case, CaseKind
 from mini_kv.core.environment import GpuFacts
@@ -191,6 +192,39 @@ def test_a_contradiction_is_looked_at_again_beside_the_claim_itself(
     claim = msgspec.structs.replace(series(10.0), net_p50_us=10.0, p50_us=10.0)
     assert bound_claim(subject, Case(id="a", kind=CaseKind.BENCHMARK, params={}), claim) == expected
     assert next(slopes, "all taken") == next(batches, "all taken") == "all taken"
+
+
+class Clock:
+    """A worker whose calls take 10 us, on a machine that stretches most of what it does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, stretched: set[int]) -> None:
+        self.asked = 0
+        self.stretched = stretched
+        monkeypatch.setattr(witnesses, "_done", lambda *_: True)
+        monkeypatch.setattr(witnesses, "_outside_us", self.took_us)
+
+    def took_us(self, _: object, request: p.RunRepeats) -> float:
+        self.asked += 1
+        busy_us = 7000.0 if (self.asked - 1) in self.stretched else 0.0
+        return 40.0 + 10.0 * float(request.calls) + busy_us
+
+    def slope_us(self, claim_us: float) -> float | None:
+        subject: Any = SimpleNamespace(device="cuda")
+        case = Case(id="a", kind=CaseKind.BENCHMARK, params={})
+        return witnesses.outside_slope_us(subject, case, claim_us, claim_us)
+
+
+def test_a_busy_host_accuses_no_honest_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 25 processes importing torch beside it, the median of five rounds accused one run in nine."""
+    clock = Clock(monkeypatch, stretched={1, 3, 4, 5, 7, 9, 11, 12, 13, 15, 17, 18, 19, 21})
+    assert clock.slope_us(10.0) == pytest.approx(10.0)
+    assert 10 < clock.asked < 2 * witnesses.MAX_SLOPE_ROUNDS
+
+
+def test_further_rounds_clear_no_false_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, stretched=set(range(0, 50, 3)))
+    assert clock.slope_us(2.0) == pytest.approx(10.0)
+    assert clock.asked == 2 * witnesses.MAX_SLOPE_ROUNDS
 
 
 def test_output_that_may_still_lie_in_the_cache_is_not_counted_as_moved() -> None:

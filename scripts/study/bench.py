@@ -156,7 +156,8 @@ class Subject:
             timeout_s=TIMEOUT_S,
             chooser=random.Random(0),
         )
-        return outside_slope_us(subject, Case(id=name, kind=CaseKind.BENCHMARK, params={}), claim_us)
+        case = Case(id=name, kind=CaseKind.BENCHMARK, params={})
+        return outside_slope_us(subject, case, claim_us, claim_us)
 
     def drop(self, name: str) -> None:
         """Free a case."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,6 @@ from mini_kv.core import protocol as p
 from mini_kv.core.benchmark import KernelWitness, Series, TimingTrust
 from mini_kv.core.card import Case, DeviceKind
 from mini_kv.core.results import Finding
-from mini_kv.core.statistics import median
 from mini_kv.system.processes import cpu_time_ns
 from mini_kv.system.workers import Answer
 
@@ -21,6 +21,7 @@ WITNESS_CALLS = 30
 # Wall time between the two lengths, at least: below it, the clock of a busy host decides the slope.
 SLOPE_SPAN_US = {"cuda": 4_000.0, "cpu": 60_000.0}
 SLOPE_ROUNDS = 5
+MAX_SLOPE_ROUNDS = 25
 BOUND_TRIES = 3
 MAX_REPEATED_CALLS = 2_000
 # Replays of a graph add about 1 us between kernels, and the slope carries the host's jitter.
@@ -94,28 +95,31 @@ def disagreement(series: Series, witness: KernelWitness) -> tuple[Finding, ...]:
     return ()
 
 
-def outside_slope_us(subject: TimedSubject, case: Case, claim_us: float) -> float | None:
+def outside_slope_us(subject: TimedSubject, case: Case, p50_us: float, net_us: float) -> float | None:
     """Return the candidate's time a call by the judge's clock: the slope over two call counts.
 
-    On the CPU the lesser of wall time and of the CPU time that the kernel charged to the worker: a busy
-    machine stretches the first, several threads the second. ``None`` when the calls cannot be repeated.
+    The least that either count ever took: what else the machine does can only lengthen a round. Rounds are
+    added, to :data:`MAX_SLOPE_ROUNDS`, while the slope contradicts ``net_us``, the claim. On the CPU a round
+    is the lesser of wall time and of the CPU time that the kernel charged to the worker: a busy machine
+    stretches the first, several threads the second. ``None`` when the calls cannot be repeated.
     """
     span = SLOPE_SPAN_US[subject.device]
-    short = max(1, min(MAX_REPEATED_CALLS // 5, int(span / 4.0 / max(claim_us, 0.5))))
-    long = 5 * short
-    for calls in (short, long):
-        if not _done(subject, p.PrepareRepeats(case_id=case.id, calls=calls)):
-            return None
-    slopes: list[float] = []
-    for _ in range(SLOPE_ROUNDS):
-        spent: list[float] = []
-        for calls in (short, long):
+    short = max(1, min(MAX_REPEATED_CALLS // 5, int(span / 4.0 / max(p50_us, 0.5))))
+    counts = (short, 5 * short)
+    if not all(_done(subject, p.PrepareRepeats(case_id=case.id, calls=calls)) for calls in counts):
+        return None
+    least = [math.inf, math.inf]
+    slope_us = math.inf
+    for done in range(MAX_SLOPE_ROUNDS):
+        if done >= SLOPE_ROUNDS and _within(net_us, slope_us, subject.device):
+            break
+        for which, calls in enumerate(counts):
             took_us = _outside_us(subject, p.RunRepeats(case_id=case.id, calls=calls))
             if took_us is None:
                 return None
-            spent.append(took_us)
-        slopes.append((spent[1] - spent[0]) / (long - short))
-    return median(slopes)
+            least[which] = min(least[which], took_us)
+        slope_us = (least[1] - least[0]) / (counts[1] - counts[0])
+    return slope_us
 
 
 def _outside_us(subject: TimedSubject, request: p.RunRepeats) -> float | None:
@@ -152,14 +156,14 @@ def bound_claim(subject: TimedSubject, case: Case, series: Series) -> Bound:
     measured again: an honest one is then stretched by whatever stretches the calls, a forged one is not.
     Raises ``CaseLost``.
     """
-    outside_us = outside_slope_us(subject, case, series.p50_us)
+    outside_us = outside_slope_us(subject, case, series.p50_us, series.net_p50_us)
     around_us: float | None = None
     if outside_us is None or _within(series.net_p50_us, outside_us, subject.device):
         return Bound(outside_us=outside_us)
     floor_us = series.p50_us - series.net_p50_us
     for _ in range(1, BOUND_TRIES):
         before_us = again_us(subject, case, series)
-        seen_us = outside_slope_us(subject, case, series.p50_us)
+        seen_us = outside_slope_us(subject, case, series.p50_us, series.net_p50_us)
         if seen_us is None:
             break  # one that does not let itself be clocked again has the first look against it
         outside_us = seen_us

@@ -222,10 +222,14 @@ class FetchTimedOutput(Record, frozen=True, kw_only=True, tag="fetch_timed_outpu
 
 
 class FetchTimedInputs(Record, frozen=True, kw_only=True, tag="fetch_timed_inputs"):
-    """Return the storages of one argument set as they are after the timed calls."""
+    """Return the storages of one argument set as they are after the timed calls.
+
+    ``place`` draws which of the copies that the last batch rotated over (0 the first).
+    """
 
     case_id: str
     argument_set: int
+    place: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
 
 
 Request = (

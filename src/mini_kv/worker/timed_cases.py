@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
@@ -11,7 +12,8 @@ from mini_kv.core import protocol as p
 from mini_kv.worker.channel import Payload
 from mini_kv.worker.glimpse import overlay_all
 from mini_kv.worker.repeats import Repeats
-from mini_kv.worker.storage import as_outputs, describe_outputs, export_arguments, import_arguments
+from mini_kv.worker.rotation import copied, rotation
+from mini_kv.worker.storage import as_outputs, describe_outputs, export_arguments
 from mini_kv.worker.timing import CudaTimer, Seen, timer_for
 
 Call = Callable[..., object]
@@ -33,6 +35,8 @@ def _leave_cache(_: int) -> None:
 
 @dataclass(kw_only=True)
 class _Prepared:
+    """One case. ``rotating`` are the last batch's argument sets: ``sets``, or those and copies of them."""
+
     call: Call
     sets: list[Sequence[object]]
     repeats: Repeats
@@ -40,17 +44,22 @@ class _Prepared:
     seen: dict[int, Seen] = field(default_factory=dict)
     calls_per_sample: int = 1
     kept_at: float = 1.0
+    rotating: list[Sequence[object]] = field(default_factory=list)
+    spread: list[Sequence[object]] = field(default_factory=list)
     earlier: list[Sequence[object]] = field(default_factory=list)
+
+    def rotate(self, cache: Literal["cold", "hot"], room_bytes: int) -> list[Sequence[object]]:
+        """Return the sets to call with: where the cache is to be cold, more than ``room_bytes`` of them."""
+        if cache == "cold" and not self.spread:
+            self.spread = rotation(self.sets, room_bytes)
+        self.rotating = self.spread if cache == "cold" else self.sets
+        return self.rotating
 
     def move(self) -> None:
         """Go on with copies of the argument sets; the ones before stay, so that no copy takes their place."""
-        self.earlier += self.sets
-        self.sets = [_copied(arguments) for arguments in self.sets]
-
-
-def _copied(arguments: Sequence[object]) -> Sequence[object]:
-    described, payloads = export_arguments(arguments)
-    return import_arguments(described, [bytearray(payload) for payload in payloads])
+        self.earlier += self.spread or self.sets
+        self.sets = [copied(arguments) for arguments in self.sets]
+        self.spread = []
 
 
 class TimedCases:
@@ -61,12 +70,14 @@ class TimedCases:
         self._device = device
         self._keeps_outputs = keeps_outputs
         self._timer = timer_for(device)
+        self._room_bytes = 2 * self._timer.l2_bytes if isinstance(self._timer, CudaTimer) else 0
         self._cases: dict[str, _Prepared] = {}
 
     def prepare(self, case_id: str, call: Call, sets: Sequence[Sequence[object]]) -> None:
         """Make a case ready to be timed with rotating argument sets."""
+        given = list(sets)
         self._cases[case_id] = _Prepared(
-            call=call, sets=list(sets), repeats=Repeats(call, sets, self._device)
+            call=call, sets=given, rotating=given, repeats=Repeats(call, given, self._device)
         )
 
     def answer(self, request: TimingRequest) -> tuple[p.Reply, Sequence[Payload]]:
@@ -92,8 +103,11 @@ class TimedCases:
             case p.FetchTimedOutput():
                 return self._fetch(request)
             case p.FetchTimedInputs():
+                case = self._cases[request.case_id]
+                copies = len(case.rotating) // len(case.sets)
+                position = request.argument_set + len(case.sets) * int(request.place * copies)
                 # The storages come in the order in which the oracle numbered them.
-                _, payloads = export_arguments(self._cases[request.case_id].sets[request.argument_set])
+                _, payloads = export_arguments(case.rotating[position])
                 return p.TimedInputs(), payloads
 
     def _batch(self, request: p.TimeBatch) -> p.Timed:
@@ -104,7 +118,7 @@ class TimedCases:
         with torch.no_grad():
             batch = self._timer.batch(
                 case.call,
-                case.sets,
+                case.rotate(request.cache, self._room_bytes),
                 warmup=request.warmup,
                 iterations=request.iterations,
                 calls_per_sample=request.calls_per_sample,
@@ -132,8 +146,9 @@ class TimedCases:
 
         case = self._cases[request.case_id]
         clear = self._timer.clear_cache if request.cache == "cold" else _leave_cache
+        sets = case.rotate(request.cache, self._room_bytes)
         with torch.no_grad():
-            return p.KernelsWitnessed(witness=witness(case.call, case.sets, request.calls, clear))
+            return p.KernelsWitnessed(witness=witness(case.call, sets, request.calls, clear))
 
     def _measure(self, request: p.MeasureTimer) -> p.TimerMeasured:
         floor_us, tick = self._timer.floor(request.cache)
@@ -148,14 +163,14 @@ class TimedCases:
         case = self._cases[request.case_id]
         calls = case.calls_per_sample
         position = request.sample * calls + p.kept_call(case.kept_at, calls)
-        used = position % len(case.sets)
-        outputs, payloads = describe_outputs(as_outputs(case.outputs[request.sample]), case.sets[used])
+        used = position % len(case.rotating)
+        outputs, payloads = describe_outputs(as_outputs(case.outputs[request.sample]), case.rotating[used])
         if request.sample in case.seen and len(payloads) == len(outputs):
             payloads = overlay_all(payloads, case.seen[request.sample])
         # A card that sweeps many shapes would otherwise hold gigabytes for each until the last was timed.
         case.outputs.clear()
         case.seen.clear()
-        return p.TimedOutput(argument_set=used, outputs=outputs), payloads
+        return p.TimedOutput(argument_set=used % len(case.sets), outputs=outputs), payloads
 
 
 __all__ = ["TimedCases"]
