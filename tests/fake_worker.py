@@ -80,8 +80,9 @@ def play(options: dict[str, Any], faults: dict[str, str]) -> None:
             request, payloads = wire.receive()
         except EOFError:
             return
-        if isinstance(request, p.Shutdown):
-            return
+        if isinstance(request, p.Rouse):
+            wire.say(p.Done(), [])
+            continue
         tag = str(request.__struct_config__.tag)
         key = getattr(request, "case_id", None) or getattr(request, "key", "")
         state["count"] += 1

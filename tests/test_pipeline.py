@@ -14,7 +14,7 @@ import pytest
 import mini_kv
 from fake_project import FakeProject, fake_project, press_ctrl_c_when
 from fake_worker import doubled, inputs_of
-from mini_kv import benchmark, compiler, correctness
+from mini_kv import benchmark, compiler, correctness, pipeline
 from mini_kv.artifacts import check_files, promote_baseline, read_attempt, read_index
 from mini_kv.core import protocol as p
 from mini_kv.core.attempt import Attempt
@@ -707,3 +707,67 @@ def test_the_packages_own_folder_is_first_on_a_workers_path(tmp_path: Path) -> N
     path = run_inputs.import_path(tmp_path)
     assert path[0] == str(Path(mini_kv.__file__).resolve().parent.parent)
     assert str(tmp_path) in path
+
+
+# ---------------------------------------------------------------------------- times while the checks import
+
+
+@pytest.fixture
+def beside(fake_project: FakeProject, monkeypatch: pytest.MonkeyPatch) -> FakeProject:
+    """A project whose times are taken as on a GPU: while the contract worker still imports."""
+    monkeypatch.setattr(pipeline, "times_beside_imports", lambda _: True)
+    return fake_project
+
+
+def test_times_and_contract_checks_take_turns_on_the_device(
+    beside: FakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str, float, float]] = []
+    request, start = Worker.request, Nursery.start
+
+    def named(nursery: Nursery, role: str) -> Worker:
+        worker = start(nursery, role)
+        worker.role = role  # type: ignore[attr-defined]
+        return worker
+
+    def logged(worker: Worker, message: p.Request, *rest: Any, **options: Any) -> Any:
+        begun = time.monotonic()
+        outcome = request(worker, message, *rest, **options)
+        asked.append((worker.role, type(message).__name__, begun, time.monotonic()))  # type: ignore[attr-defined]
+        return outcome
+
+    monkeypatch.setattr(Nursery, "start", named)
+    monkeypatch.setattr(Worker, "request", logged)
+    verdict = beside.verify()
+    assert verdict.attempt.accepted and verdict.attempt.complete
+    timing = [one for one in asked if one[1] in {"MeasureTimer", "TimeBatch", "RunRepeats", "DropTiming"}]
+    first, last = min(one[2] for one in timing), max(one[3] for one in timing)
+    checks = [one for one in asked if one[0] == "contract" and one[1] != "Rouse"]
+    assert {"Hello", "LoadCandidate", "CheckContract"} <= {one[1] for one in checks}
+    assert all(end <= first or begun >= last for _, _, begun, end in checks)
+    elapsed = verdict.attempt.stage_elapsed_s
+    assert elapsed["correctness"] + elapsed["benchmark"] <= verdict.attempt.elapsed_s
+
+
+def test_a_contract_that_is_broken_after_the_times_were_taken_ends_with_4(beside: FakeProject) -> None:
+    fault = "if request.check == 'opcheck': reply.results['opcheck.test_schema'] = 'no'"
+    verdict = beside.verify({"candidate/check_contract": f"time.sleep(0.5)\n{fault}"})
+    assert (verdict.attempt.exit_code, verdict.attempt.accepted) == (ExitCode.CORRECTNESS, False)
+    assert axis(verdict, "contract")[0] is Status.FAIL
+    with pytest.raises(ConfigurationError):
+        promote_baseline(verdict.folder, beside.root / "b.json", now=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_a_candidate_with_a_wrong_case_is_not_timed_beside_anything(beside: FakeProject) -> None:
+    verdict = beside.verify({"candidate/run_case/core_4": WRONG})
+    assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+    assert verdict.benchmark is None
+
+
+def test_ctrl_c_while_times_are_taken_early_keeps_the_cases(beside: FakeProject) -> None:
+    press_ctrl_c_when(beside, lambda event: event.stage == "benchmark")
+    verdict = beside.verify({"candidate/time_batch": "time.sleep(60)"}, timeout_s=60.0)
+    attempt = assert_archived(verdict)
+    assert (attempt.exit_code, attempt.complete) == (130, False)
+    assert verdict.correctness is not None and verdict.correctness.status is Status.UNVERIFIED
+    assert verdict.correctness.passed_cases == 6

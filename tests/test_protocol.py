@@ -28,7 +28,7 @@ TENSOR = TensorSpec(
 )
 REQUESTS: list[p.Request] = [
     p.Hello(device="cuda", threads=4),
-    p.Shutdown(),
+    p.Rouse(),
     p.RunCase(
         key="k", arguments=(TENSOR, ScalarArg(special="-inf"), AbsentArg()), poison=255, poison_bytes=(4,)
     ),

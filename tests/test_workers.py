@@ -89,7 +89,7 @@ def test_a_well_formed_answer_arrives_with_its_payloads(start: Start) -> None:
         ("wire.raw(p.PREFIX.pack(p.MAGIC, 4, 0) + b'null')", "not a reply"),
         ("wire.raw(p.PREFIX.pack(p.MAGIC, 4, 0) + b'\\xff\\xfe{}')", "not a reply"),
         ("wire.raw(p.PREFIX.pack(p.MAGIC, 60000, 0) + b'[' * 60000)", "not a reply"),
-        ("wire.raw(p.encode_prefix(h := p.encode_message(p.Shutdown()), ()) + h)", "not a reply"),
+        ("wire.raw(p.encode_prefix(h := p.encode_message(p.Rouse()), ()) + h)", "not a reply"),
         ("wire.raw(p.encode_prefix(h := b'{\"type\":\"done\",\"more\":1}', ()) + h)", "not a reply"),
         (
             NO_TYPES + "wire.raw(p.encode_prefix(h, ()) + h)",

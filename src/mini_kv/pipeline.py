@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+import threading
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from mini_kv import artifacts, benchmark, correctness, regression
+from mini_kv import artifacts, correctness, regression
 from mini_kv.core.attempt import Attempt, Baseline
 from mini_kv.core.benchmark import Benchmark
 from mini_kv.core.build import Build
@@ -33,7 +34,7 @@ from mini_kv.run import (
     read_inputs,
     start_crew,
 )
-from mini_kv.run.gate import GateRequest, gate, time_crew
+from mini_kv.run.gate import GateRequest, gate, time_crew, times_beside_imports
 from mini_kv.system.files import sha256_file
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.sandbox.kernel import guard_memory
@@ -136,11 +137,13 @@ def _run_stages(
             device_count = _load(crew, evidence.build, evidence, progress)
         if evidence.load_fault is not None:
             return
-        premade: benchmark.Premade = {}
+        turn = threading.Lock()
 
-        def make_ahead() -> None:
-            if not request.skip_benchmark:
-                premade.update(benchmark.make_ahead(crew.timed(request.timeout_s)))
+        def time_beside(so_far: Correctness) -> None:
+            if not request.skip_benchmark and times_beside_imports(inputs.device):
+                evidence.correctness = so_far
+                with turn:
+                    _time(crew, request, evidence, progress)
 
         with evidence.stage("correctness"):
             evidence.correctness = correctness.check(
@@ -149,13 +152,14 @@ def _run_stages(
                 functools.partial(crew.load_contract, evidence.build),
                 device_count,
                 progress,
-                make_ahead,
+                time_beside,
+                turn,
             )
         crew.contract.close()
         if request.skip_benchmark or evidence.correctness.status is not Status.PASS:
             return
-        with evidence.stage("benchmark"):
-            evidence.benchmark = time_crew(crew, request.timeout_s, progress, premade)
+        if evidence.benchmark is None:
+            _time(crew, request, evidence, progress)
         crew.candidate.close()
         if baseline is not None:
             with evidence.stage("regression"):
@@ -173,6 +177,11 @@ def _load(crew: Crew, build: Build, evidence: _Evidence, progress: Progress) -> 
     fault = evidence.load_fault = crew.load(build)
     progress(Event(stage="load", done=3, total=3, detail="loaded" if fault is None else fault.code))
     return ready.device_count
+
+
+def _time(crew: Crew, request: VerifyRequest, evidence: _Evidence, progress: Progress) -> None:
+    with evidence.stage("benchmark"):
+        evidence.benchmark = time_crew(crew, request.timeout_s, progress)
 
 
 def _compare(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mini_kv.benchmark.cases import Premade, TimedCase, TimedSubject, finish_case, make_ahead, take_case
+from mini_kv.benchmark.cases import TimedCase, TimedSubject, finish_case, take_case
 from mini_kv.benchmark.telemetry import Watch, no_readings
 from mini_kv.benchmark.whole import TIMER_PLAN, benchmark_record, hold_device, measure_timer, overall
 from mini_kv.benchmark.witnesses import attach_witnesses
@@ -15,10 +15,8 @@ from mini_kv.core.progress import Event, Progress
 
 __all__ = [
     "TIMER_PLAN",
-    "Premade",
     "TimedSubject",
     "hold_device",
-    "make_ahead",
     "overall",
     "run_benchmark",
 ]
@@ -31,12 +29,10 @@ def run_benchmark(
     *,
     read: Callable[[], Telemetry | None] = no_readings,
     own_processes: Callable[[], frozenset[int]] = frozenset,
-    premade: Premade | None = None,
 ) -> Benchmark:
     """Time every case of the card's plan while holding the device lock ``lock``.
 
-    ``read`` reads the measured GPU's clocks and processes, ``own_processes`` names this run's workers,
-    ``premade`` what :func:`make_ahead` has made.
+    ``read`` reads the measured GPU's clocks and processes, ``own_processes`` names this run's workers.
     Raises ``InternalError`` when the oracle is lost or the lock cannot be had; the candidate's faults
     are in the record.
     """
@@ -49,7 +45,7 @@ def run_benchmark(
         for case_id in plan.case_ids:
             progress(Event(stage="benchmark", done=len(taken), total=len(plan.case_ids), detail=case_id))
             watch.look()
-            taken.append(take_case(subject, subject.card.case(case_id), premade))
+            taken.append(take_case(subject, subject.card.case(case_id)))
             watch.look()
         # CUPTI, once attached to a process, may slow its launches: every sample comes first.
         attach_witnesses(subject)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,8 +40,6 @@ from mini_kv.core.quality import judge_quality
 from mini_kv.core.results import Finding, Status
 
 MAX_TRIES = 3
-# What is made ahead waits in the judge's memory: inputs beyond this are made when they are timed.
-MAX_AHEAD_BYTES = 256 << 20
 # No further try of a case begins after this: a busy machine stays busy, and a verdict is waited for.
 RETRY_BUDGET_S = 3.0
 
@@ -58,24 +55,6 @@ __all__ = [
 ]
 
 
-Premade = dict[str, tuple[Sets, list[bytearray]]]
-
-
-def make_ahead(subject: TimedSubject) -> Premade:
-    """Have the oracle make the sets of the plan's cases; one it cannot make is met again when timed."""
-    premade: Premade = {}
-    held_bytes = 0
-    if subject.device == "cpu":
-        return premade  # the making would only slow what it is meant to wait for
-    for case_id in subject.card.benchmark.case_ids:
-        if held_bytes > MAX_AHEAD_BYTES:
-            break
-        with contextlib.suppress(CaseLost):
-            premade[case_id] = make_sets(subject, subject.card.case(case_id))
-            held_bytes += sum(map(len, premade[case_id][1]))
-    return premade
-
-
 @dataclass(kw_only=True)
 class TimedCase:
     """What one case has left so far, between its samples and its record."""
@@ -89,16 +68,12 @@ class TimedCase:
     tries: int = 0
 
 
-def take_case(subject: TimedSubject, case: Case, premade: Premade | None = None) -> TimedCase:
-    """Take the plan's samples of both sides, up to three times while the quality gate is missed.
-
-    ``premade`` holds the oracle's sets of cases that were made while others worked.
-    """
+def take_case(subject: TimedSubject, case: Case) -> TimedCase:
+    """Take the plan's samples of both sides, up to three times while the quality gate is missed."""
     started = time.monotonic()
     timed = TimedCase(case=case, sets=Sets(made=(), keys=()))
     try:
-        known = premade.pop(case.id, None) if premade is not None else None
-        timed.sets, payloads = make_sets(subject, case) if known is None else known
+        timed.sets, payloads = make_sets(subject, case)
         hand_over(subject, case, timed.sets, payloads)
         while timed.tries < MAX_TRIES:
             timed.tries += 1

@@ -40,8 +40,8 @@ class Hello(Record, frozen=True, kw_only=True, tag="hello"):
     threads: Annotated[int, Meta(ge=1)]
 
 
-class Shutdown(Record, frozen=True, kw_only=True, tag="shutdown"):
-    """Leave with exit code 0."""
+class Rouse(Record, frozen=True, kw_only=True, tag="rouse"):
+    """Answer Done once the imports are over; the device stays untouched."""
 
 
 class PrepareTiming(Record, frozen=True, kw_only=True, tag="prepare_timing"):
@@ -234,7 +234,7 @@ class FetchTimedInputs(Record, frozen=True, kw_only=True, tag="fetch_timed_input
 
 Request = (
     Hello
-    | Shutdown
+    | Rouse
     | PrepareTiming
     | TimeBatch
     | MeasureTimer

@@ -6,6 +6,9 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
+
+import msgspec
 
 from mini_kv.core.card import SCHEMA_VERSION, CaseKind
 from mini_kv.core.correctness import CallTrace, CaseResult, ContractCheck, Correctness
@@ -31,7 +34,7 @@ __all__ = ["Subject", "check"]
 _Told = tuple[CallTrace | None, tuple[ContractCheck, ...]]
 
 
-def _nothing() -> None:
+def _nothing(_: Correctness) -> None:
     return None
 
 
@@ -41,12 +44,14 @@ def check(
     load_contract: Callable[[], Finding | None],
     device_count: int,
     progress: Progress,
-    meanwhile: Callable[[], None] = _nothing,
+    meanwhile: Callable[[Correctness], None] = _nothing,
+    turn: AbstractContextManager[object] | None = None,
 ) -> Correctness:
     """Run every case and, beside it in a second candidate worker, the contract checks that take long.
 
     ``load_contract`` makes that second worker ready; what it finds wrong is a failed check of its own.
-    ``meanwhile`` is called once the cases have passed and only that second worker is still busy.
+    ``meanwhile`` is called, with the record so far, once the cases have passed and only that second worker is
+    still busy: it imports for seconds, and holds ``turn`` from when it first touches the device to its end.
 
     Raises ``InternalError`` when the oracle is lost; a candidate's faults are in the record.
     """
@@ -56,14 +61,17 @@ def check(
     heavy = [question for question in questions if question.check in HEAVY_CHECKS]
     light = [question for question in questions if question.check not in HEAVY_CHECKS]
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="contract") as beside:
-        contract = beside.submit(_beside, subject, samples, heavy, contract_seat, load_contract, progress)
+        contract = beside.submit(
+            _beside, subject, samples, heavy, contract_seat, load_contract, progress, turn or nullcontext()
+        )
         try:
             cases = run_cases(subject, progress)
             # Before the contract checks, which leave traces of their own (autograd's threads).
             changes, state = check_state(subject.seat, subject.card.contract)
             own_checks = ask_all(subject.manifest, light, subject.seat, silent)
             if overall(cases, own_checks) is Status.PASS:
-                meanwhile()
+                so_far = _record(subject, contract_seat, cases, (*own_checks, state), started)
+                meanwhile(msgspec.structs.replace(so_far, status=Status.UNVERIFIED))
             trace, beside_checks = _heard(contract, contract_seat, cases, subject.timeout_s)
         except BaseException:
             # Ctrl-C or a lost oracle: leaving the block waits for the other thread, which may be in a
@@ -72,6 +80,17 @@ def check(
             raise
     cases = confirm_invalid(subject, contract_seat, cases)
     checks = (*beside_checks, *own_checks, state)
+    record = _record(subject, contract_seat, cases, checks, started)
+    return msgspec.structs.replace(record, trace=trace, state_changes=changes)
+
+
+def _record(
+    subject: Subject,
+    contract_seat: CandidateSeat,
+    cases: tuple[CaseResult, ...],
+    checks: tuple[ContractCheck, ...],
+    started: float,
+) -> Correctness:
     return Correctness(
         schema_version=SCHEMA_VERSION,
         status=overall(cases, checks),
@@ -83,8 +102,6 @@ def check(
         workers_started=subject.seat.number + contract_seat.number,
         workers_lost=subject.seat.losses + contract_seat.losses,
         elapsed_s=round(time.monotonic() - started, 4),
-        trace=trace,
-        state_changes=changes,
     )
 
 
@@ -107,11 +124,14 @@ def _beside(
     seat: CandidateSeat,
     load: Callable[[], Finding | None],
     progress: Progress,
+    turn: AbstractContextManager[object],
 ) -> _Told:
     load_once = functools.cache(load)
-    # First of all: memory that a later check makes the candidate keep would not be seen as kept.
-    trace, policies = run_trace(subject.card, subject.manifest, samples, seat, load_once)
-    checks = run_contract(subject.card, subject.manifest, questions, seat, load_once, progress)
+    seat.rouse()
+    with turn:
+        # First of all: memory that a later check makes the candidate keep would not be seen as kept.
+        trace, policies = run_trace(subject.card, subject.manifest, samples, seat, load_once)
+        checks = run_contract(subject.card, subject.manifest, questions, seat, load_once, progress)
     return trace, (*policies, *checks)
 
 

@@ -24,7 +24,7 @@ GRADCHECK_ELEMENTS = 2_000
 DYNAMIC_SIZES = 3
 # These import torch.compile's machinery for seconds, which the contract worker does beforehand. The
 # others are asked in the numerics worker, which has nothing else to do once its cases are answered.
-HEAVY_CHECKS = frozenset({"opcheck", "opcheck_layout", "dynamic_shapes"})
+HEAVY_CHECKS = frozenset({"opcheck", "opcheck_layout", "dynamic_shapes", "gradcheck"})
 CONTRACT_TIMEOUT_S = 300.0
 
 

@@ -11,7 +11,7 @@ from mini_kv.benchmark.telemetry import Watch
 from mini_kv.core.attempt import Baseline
 from mini_kv.core.benchmark import Benchmark, BenchmarkCase
 from mini_kv.core.build import Build
-from mini_kv.core.card import suite_hash
+from mini_kv.core.card import DeviceKind, suite_hash
 from mini_kv.core.pairs import PairSet
 from mini_kv.core.progress import Progress
 from mini_kv.core.regression import Regression
@@ -21,8 +21,11 @@ from mini_kv.run.crew import Crew, start_crew
 from mini_kv.run.pairs import PairedSide, PairsRequest, run_pairs
 from mini_kv.run.rerun import rebuilt_baseline
 from mini_kv.run.stages import device_state
+from mini_kv.system.machine import usable_cpus
 
 BASELINE, CANDIDATE = "baseline", "candidate"
+# Judge, oracle and candidate worker, and the one that imports.
+MIN_CPUS_BESIDE = 4
 # A CPU's sample lasts 1 ms or more, and its pairs disagree by more than their samples do.
 PAIR_SAMPLES = {"cuda": {"repeats": 4, "iterations": 50}, "cpu": {"repeats": 2, "iterations": 20}}
 
@@ -51,9 +54,16 @@ class Gated:
     findings: tuple[Finding, ...] = ()
 
 
-def time_crew(
-    crew: Crew, timeout_s: float, progress: Progress, premade: benchmark.Premade | None = None
-) -> Benchmark:
+def times_beside_imports(device: DeviceKind) -> bool:
+    """Say whether times may be taken while the contract worker imports, for seconds, on one CPU core.
+
+    It touches the device before or after, never during. On a GPU the host is hidden from a sample, and is
+    not short of a core; on a CPU the import would be timed as well.
+    """
+    return device == "cuda" and usable_cpus() >= MIN_CPUS_BESIDE
+
+
+def time_crew(crew: Crew, timeout_s: float, progress: Progress) -> Benchmark:
     """Take the card's whole benchmark with a crew whose candidate worker has opened its library."""
     inputs = crew.inputs
     with device_state(inputs, crew.nursery) as device:
@@ -63,7 +73,6 @@ def time_crew(
             progress,
             read=device.read,
             own_processes=device.own_processes,
-            premade=premade,
         )
 
 

@@ -20,15 +20,19 @@ class RunLog:
     stage_elapsed_s: dict[str, float] = field(default_factory=dict)
     fault: ExitCode | None = None
     interrupted: bool = False
+    _inner_s: float = 0.0
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Note how long the block took, whatever became of it."""
+        """Note how long the block took, whatever became of it; a stage inside counts for itself alone."""
+        outer_s, self._inner_s = self._inner_s, 0.0
         started = time.monotonic()
         try:
             yield
         finally:
-            self.stage_elapsed_s[name] = round(time.monotonic() - started, 4)
+            took_s = time.monotonic() - started
+            self.stage_elapsed_s[name] = round(took_s - self._inner_s, 4)
+            self._inner_s = outer_s + took_s
 
     @contextmanager
     def keeping_faults(self) -> Iterator[None]:

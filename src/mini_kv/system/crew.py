@@ -40,6 +40,13 @@ class CandidateSeat:
         """The seated worker's process id."""
         return self._worker.serving_pid
 
+    def rouse(self) -> None:
+        """Wait until the first worker has imported what it needs; its device stays untouched.
+
+        Whatever goes wrong meanwhile is what :meth:`greet` answers then.
+        """
+        self._worker.request(p.Rouse(), timeout_s=START_TIMEOUT_S)
+
     def greet(self) -> p.Ready | p.Failed | Lost:
         """Wait until the first worker has imported torch and opened the device."""
         outcome = self._worker.request(self._hello, timeout_s=START_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""A worker's life: bind to the judge's, import torch, answer requests until told to leave."""
+"""A worker's life: bind to the judge's, import torch, answer requests until the judge is gone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Protocol
 
-from mini_kv.core.protocol import Failed, Hello, Reply, Request, Shutdown, encode_message
+from mini_kv.core.protocol import Done, Failed, Hello, Reply, Request, Rouse, encode_message
 from mini_kv.worker.channel import Channel, Payload, sendable
 
 _PR_SET_PDEATHSIG = 1
@@ -63,7 +63,7 @@ def _role(name: str) -> Role:
 
 
 def main(role: str, descriptor: int, parent: int) -> None:
-    """Serve requests on ``descriptor``; ends with exit code 0 on Shutdown or when the judge is gone."""
+    """Serve requests on ``descriptor``; ends with exit code 0 when the judge is gone."""
     _die_with(parent)
     channel = Channel(descriptor)
     # Imports make hundreds of thousands of objects and next to no garbage: looking for it on the way takes
@@ -78,8 +78,9 @@ def main(role: str, descriptor: int, parent: int) -> None:
             request, payloads = channel.receive()
         except EOFError:
             return
-        if isinstance(request, Shutdown):
-            return
+        if isinstance(request, Rouse):
+            channel.send(encode_message(Done()), ())
+            continue
         if role == "oracle" and isinstance(request, Hello):
             _guard_memory(request)
         try:
