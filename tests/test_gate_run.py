@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from fake_project import FakeProject, fake_project
 from mini_kv import compiler
@@ -17,7 +18,7 @@ from mini_kv.core.record import from_json
 from mini_kv.core.regression import Decision
 from mini_kv.core.results import Status
 from mini_kv.regression import Policy
-from test_pipeline import SLOWER, assert_archived, axis, baseline_of, codes
+from test_pipeline import SLOWER, WRONG, assert_archived, axis, baseline_of, codes
 
 __all__ = ["fake_project"]
 
@@ -79,6 +80,32 @@ def test_a_candidate_that_dies_beside_the_baseline_is_no_pass_without_a_word(
     assert verdict.regression is not None
     assert {case.code for case in verdict.regression.cases} == {"PAIRS_UNUSABLE"}
     assert verdict.regression.decision is Decision.PASS_WITH_WARNING
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        ("candidate/fetch_timed_output", "TIMED_OUTPUT_WRONG"),
+        ("candidate/fetch_timed_inputs", "INPUT_MUTATED_WHILE_TIMED"),
+    ],
+    ids=["output", "input"],
+)
+def test_what_is_wrong_beside_the_baseline_only_ends_with_4(
+    fake_project: FakeProject, place: str, code: str
+) -> None:
+    """A candidate that cheats only in a fresh process was a pair without a time, and accepted."""
+    baseline = baseline_of(fake_project)
+    verdict = fake_project.verify(
+        {
+            "candidate/load_candidate": NEW_CODE,
+            "candidate/run_case": "state['checked'] = True",
+            place: f"if state['new'] and not state.get('checked'): {WRONG}",
+        },
+        baseline=baseline,
+        pairs=3,
+    )
+    assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+    assert axis(verdict, "timing") == (Status.FAIL, code)
 
 
 def test_a_baseline_that_no_longer_builds_leaves_the_record(fake_project: FakeProject) -> None:

@@ -24,7 +24,7 @@ from mini_kv.core.pairs import PairSet
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.regression import Regression
 from mini_kv.core.results import Finding, Status
-from mini_kv.core.verdict import axes_of, exit_code_of, isolation_axis
+from mini_kv.core.verdict import axes_of, caught_in_pairs, exit_code_of, isolation_axis
 from mini_kv.run import (
     Crew,
     RunInputs,
@@ -34,7 +34,7 @@ from mini_kv.run import (
     read_inputs,
     start_crew,
 )
-from mini_kv.run.gate import GateRequest, gate, time_crew, times_beside_imports
+from mini_kv.run.gate import CANDIDATE, GateRequest, gate, time_crew, times_beside_imports
 from mini_kv.system.files import sha256_file
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.sandbox.kernel import guard_memory
@@ -256,6 +256,7 @@ def _attempt(
         evidence.regression,
         request.skip_benchmark,
         require_comparable=request.require_comparable,
+        caught=caught_in_pairs((evidence.pairs, evidence.more_pairs), CANDIDATE),
     )
     axes = (*axes, isolation_axis(inputs.cage.isolation))
     code = exit_code_of(axes, evidence.fault, evidence.interrupted)

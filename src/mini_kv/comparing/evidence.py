@@ -19,7 +19,13 @@ from mini_kv.core.errors import ExitCode
 from mini_kv.core.pairs import PairSet
 from mini_kv.core.record import to_json
 from mini_kv.core.results import Finding, Status
-from mini_kv.core.verdict import INTERRUPTED_EXIT_CODE, axes_of, exit_code_of, isolation_axis
+from mini_kv.core.verdict import (
+    INTERRUPTED_EXIT_CODE,
+    axes_of,
+    caught_in_pairs,
+    exit_code_of,
+    isolation_axis,
+)
 from mini_kv.run import RunInputs, RunLog, build_files
 from mini_kv.system.archive_folder import ArchiveFolder
 
@@ -49,10 +55,16 @@ class Side:
         """Whether its library was built and opened."""
         return self.build is not None and self.build.status is Status.PASS and self.load_fault is None
 
-    def axes(self) -> tuple[Axis, ...]:
+    def axes(self, pairs: PairSet | None) -> tuple[Axis, ...]:
         """Return its verdict by axis, as ``verify`` would."""
         axes = axes_of(
-            self.build, self.load_fault, self.correctness, self.benchmark, None, benchmark_skipped=False
+            self.build,
+            self.load_fault,
+            self.correctness,
+            self.benchmark,
+            None,
+            benchmark_skipped=False,
+            caught=caught_in_pairs((pairs,), self.label),
         )
         return (*axes, isolation_axis(self.inputs.cage.isolation))
 
@@ -78,7 +90,7 @@ class Evidence(RunLog):
             return INTERRUPTED_EXIT_CODE
         if self.fault is not None:
             return int(self.fault)
-        found = [exit_code_of(side.axes(), None, interrupted=False) for side in self.sides]
+        found = [exit_code_of(side.axes(self.pairs), None, interrupted=False) for side in self.sides]
         return int(next((code for code in _BY_STAGE if code in found), ExitCode.ACCEPTED))
 
 
@@ -148,8 +160,8 @@ def _record(evidence: Evidence, folder: ArchiveFolder, elapsed_s: float) -> Comp
         word=word,
         message=message,
         ratio=ratio,
-        a=_side(evidence.a),
-        b=_side(evidence.b),
+        a=_side(evidence.a, evidence.pairs),
+        b=_side(evidence.b, evidence.pairs),
         cases=cases,
         findings=tuple(evidence.findings),
         secret_seeds=inputs.secret_seeds,
@@ -157,9 +169,9 @@ def _record(evidence: Evidence, folder: ArchiveFolder, elapsed_s: float) -> Comp
     )
 
 
-def _side(side: Side) -> ComparedSide:
+def _side(side: Side, pairs: PairSet | None) -> ComparedSide:
     manifest = side.inputs.manifest
-    axes = side.axes()
+    axes = side.axes(pairs)
     build = side.build
     return ComparedSide(
         label=side.label,

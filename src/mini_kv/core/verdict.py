@@ -13,6 +13,7 @@ from mini_kv.core.card import CaseKind
 from mini_kv.core.correctness import CaseResult, ContractCheck, Correctness
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.isolation import LEVEL_MEANING, Isolation, IsolationLevel
+from mini_kv.core.pairs import PairLoss, PairSet
 from mini_kv.core.regression import Decision, Regression
 from mini_kv.core.results import Finding, Status
 
@@ -51,17 +52,19 @@ def axes_of(
     benchmark_skipped: bool,
     *,
     require_comparable: bool = False,
+    caught: Sequence[PairLoss] = (),
 ) -> tuple[Axis, ...]:
     """Return one axis a question, each for itself; a stage that left no record is UNVERIFIED.
 
-    With ``require_comparable`` a regression gate that could not or would not judge has failed.
+    With ``require_comparable`` a regression gate that could not or would not judge has failed. ``caught`` is
+    what :func:`caught_in_pairs` found.
     """
     return (
         _build_axis(build, load_fault),
         _cases_axis("numerics", correctness, illegal=False),
         _memory_axis(correctness, benchmark),
         _contract_axis(correctness),
-        _timing_axis(benchmark, benchmark_skipped),
+        _timing_axis(benchmark, benchmark_skipped, caught),
         _regression_axis(regression, require_comparable),
     )
 
@@ -197,7 +200,13 @@ def _contract_axis(correctness: Correctness | None) -> Axis:
     )
 
 
-def _timing_axis(benchmark: Benchmark | None, skipped: bool) -> Axis:
+def caught_in_pairs(sets: Sequence[PairSet | None], label: str) -> tuple[PairLoss, ...]:
+    """Return what the side ``label`` did wrong in fresh processes, where that is more than a missing time."""
+    losses = [loss for one in sets if one is not None for loss in one.losses]
+    return tuple(loss for loss in losses if loss.label == label and loss.finding.code in TIMING_EXIT_CODES)
+
+
+def _timing_axis(benchmark: Benchmark | None, skipped: bool, caught: Sequence[PairLoss]) -> Axis:
     if benchmark is None:
         if skipped:
             return _axis("timing", Status.SKIPPED, "SKIPPED", "the benchmark was skipped on request")
@@ -208,6 +217,7 @@ def _timing_axis(benchmark: Benchmark | None, skipped: bool) -> Axis:
         if case.status is not Status.PASS
         for finding in case.findings
     ]
+    faults += [(loss.case_id, loss.finding) for loss in caught]
     if faults:
         # A wrong result weighs more than a time that cannot be trusted, whichever came first.
         wrong = [fault for fault in faults if fault[1].code in TIMING_EXIT_CODES]
