@@ -4,7 +4,7 @@
 scripts/gate_study.py measure --output DIR     on a GPU: gate_study_raw.json, gate_study_summary.json
 scripts/gate_study.py measure --output DIR --device cpu --processes 4      tries the script itself
 scripts/gate_study.py simulate --output DIR    the same decisions over a model of processes
-scripts/gate_study.py summarise DIR/gate_study_raw.json    decides again over what was measured
+scripts/gate_study.py summarise RAW [RAW ...]  decides again; the last file with a kernel counts for it
 scripts/gate_study.py document [--check]       the tables of docs/method.md from the committed evidence
 """
 
@@ -27,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     measure = commands.add_parser("measure", help="measure fresh processes, then decide over them")
     measure.add_argument("--output", type=Path, required=True)
     measure.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    measure.add_argument("--kernels", default="", help="some of them, by comma, e.g. memory_2us,spin_2us")
     measure.add_argument("--processes", type=int, default=176)
     measure.add_argument("--wave", type=int, default=16, help="processes that start together")
     measure.add_argument("--budget", type=float, default=450.0, help="seconds for the measuring")
@@ -35,11 +36,21 @@ def main(argv: list[str] | None = None) -> int:
     simulate.add_argument("--output", type=Path, required=True)
     simulate.add_argument("--processes", type=int, default=120)
     simulate.add_argument("--seed", type=int, default=1)
-    summarise = commands.add_parser("summarise", help="decide again over gate_study_raw.json")
-    summarise.add_argument("raw", type=Path)
+    summarise = commands.add_parser("summarise", help="decide again over the raw times of sessions")
+    summarise.add_argument("raw", type=Path, nargs="+", help="the earliest session first")
     document = commands.add_parser("document", help="fill docs/method.md from the committed evidence")
     document.add_argument("--check", action="store_true", help="change nothing; 1 where it differs")
     arguments = parser.parse_args(argv)
+    from study.records import StudyError
+
+    try:
+        return _run(arguments)
+    except StudyError as error:
+        print(f"gate_study: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: argparse.Namespace) -> int:
     from study import commands as work
 
     if arguments.command == "measure":

@@ -2,10 +2,12 @@
 # Measure the regression gate's false alarms and its power on this machine's GPU.
 #
 #   scripts/run_gate_study.sh OUT_DIR               about 465 s on the GPU; writes gate_study_raw.json
+#   STUDY_KERNELS=memory_2us,spin_2us scripts/run_gate_study.sh OUT    some of the kernels
 #   STUDY_BUDGET=120 scripts/run_gate_study.sh OUT  a shorter one, with wider bounds
 #   STUDY_DEVICE=cpu scripts/run_gate_study.sh OUT  the script's own logic, on a machine without a GPU
 #
-# The decisions need no GPU: scripts/gate_study.py summarise OUT_DIR/gate_study_raw.json
+# The decisions need no GPU: scripts/gate_study.py summarise OUT_DIR/gate_study_raw.json, or the raw times of
+# several sessions; of a kernel that is in more than one, the last named counts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,4 +15,5 @@ out=${1:?usage: scripts/run_gate_study.sh OUT_DIR}
 python=python3
 if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
 exec "$python" scripts/gate_study.py measure --raw-only --output "$out" --device "${STUDY_DEVICE:-cuda}" \
+  --kernels "${STUDY_KERNELS:-}" \
   --processes "${STUDY_PROCESSES:-176}" --wave "${STUDY_WAVE:-16}" --budget "${STUDY_BUDGET:-450}"

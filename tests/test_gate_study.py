@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +17,14 @@ from msgspec import structs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
+from mini_kv.core.protocol import Timed
 from mini_kv.core.record import from_json, to_json
 from mini_kv.core.regression import Decision
 from mini_kv.regression import Policy
-from study import document, summary, tables
+from mini_kv.worker.rotation import rotation
+from mini_kv.worker.storage import import_arguments
+from study import commands, document, honesty, spreads, summary, tables
+from study.bench import Subject, argument_sets
 from study.decisions import (
     Evidence,
     Outcome,
@@ -29,8 +35,13 @@ from study.decisions import (
     processes_needed,
     series_of,
 )
+from study.measuring import probe, spins_for
 from study.model import SPREADS, Faults, simulate
-from study.records import Cell, Control, Raw, load_raw
+from study.model import Spread as ModelSpread
+from study.records import KERNELS, Cell, Control, Raw, StudyError, chosen_kernels, load_raw
+from study.records import LEVELS as STUDY_LEVELS
+from study.room import ROOM_BYTES, fitting_wave, process_bytes
+from study.sessions import load_shares, shares_of
 
 LEVELS = (0, 5, 8)
 TWO = {name: SPREADS[name] for name in ("memory_2us", "memory_20us")}
@@ -139,7 +150,7 @@ def test_heavy_tails_cry_no_wolf(seed: int, share: float) -> None:
 def test_the_whole_summary_comes_out_of_a_model_and_survives_its_json() -> None:
     raw = simulate(processes=36, seed=3, spreads=TWO, levels=(0, 3, 5, 8))
     assert load_raw(to_json(raw)) == raw
-    found = summary.summarise(raw, regroupings=2)
+    found = summary.summarise(shares_of([raw]), regroupings=2)
     assert from_json(to_json(found), summary.Summary) == found
     text = tables.as_text(found)
     for name in TWO:
@@ -149,7 +160,9 @@ def test_the_whole_summary_comes_out_of_a_model_and_survives_its_json() -> None:
 
 
 def test_fewer_processes_than_a_decision_takes_give_a_summary_without_decisions() -> None:
-    found = summary.summarise(simulate(processes=4, seed=3, spreads=TWO, levels=(0, 5)), regroupings=1)
+    found = summary.summarise(
+        shares_of([simulate(processes=4, seed=3, spreads=TWO, levels=(0, 5))]), regroupings=1
+    )
     assert found.false_fail.trials == 0
     assert not found.bars[0].passed
     assert from_json(to_json(found), summary.Summary) == found
@@ -164,16 +177,100 @@ def test_the_document_shows_the_committed_evidence(project_root: Path) -> None:
     assert document.filled(text, project_root) == text, "run scripts/gate_study.py document"
 
 
+def committed(root: Path, *raws: Raw) -> None:
+    """Lay sessions and their summary where the document looks for them."""
+    folder = (root / document.SUMMARY).parent
+    folder.mkdir(parents=True)
+    files = [(f"gate_study_raw_{n}.json", to_json(raw)) for n, raw in enumerate(raws, start=1)]
+    for name, content in files:
+        (folder / name).write_bytes(content)
+    (root / document.SUMMARY).write_bytes(to_json(summary.summarise(load_shares(files), regroupings=1)))
+
+
 def test_blocks_are_filled_from_a_summary_and_nothing_else_changes(tmp_path: Path) -> None:
-    path = tmp_path / document.SUMMARY
-    path.parent.mkdir(parents=True)
     raw = simulate(processes=24, seed=3, spreads=TWO, levels=(0, 5, 8))
-    path.write_bytes(to_json(summary.summarise(raw, regroupings=1)))
+    committed(tmp_path, raw)
     text = "before\n<!-- measured: gate_spreads -->\nold\n<!-- end of measured -->\nafter\n"
     got = document.filled(text, tmp_path)
     assert got.startswith("before\n<!-- measured: gate_spreads -->\n| kernel |")
     assert got.endswith("\n<!-- end of measured -->\nafter\n")
     assert document.filled(got, tmp_path) == got
+
+
+def test_a_summary_of_other_raw_times_than_those_beside_it_fills_no_document(tmp_path: Path) -> None:
+    committed(tmp_path, simulate(processes=14, seed=3, spreads=TWO, levels=(0, 5)))
+    assert document.committed_summary(tmp_path) is not None
+    beside = (tmp_path / document.SUMMARY).parent / "gate_study_raw_2.json"
+    beside.write_bytes(b"{}")
+    with pytest.raises(StudyError, match=r"gate_study_raw_2\.json"):
+        document.committed_summary(tmp_path)
+
+
+# ---------------------------------------------------------------------------- several sessions
+
+
+def test_of_a_kernel_in_two_sessions_the_last_counts_and_nothing_is_lost(tmp_path: Path) -> None:
+    first = simulate(processes=24, seed=3, spreads=TWO, levels=LEVELS)
+    slow = {"memory_2us": ModelSpread(net_us=3.9, process_us=0.045, place_us=0.06, sample_us=0.25)}
+    second = simulate(processes=36, seed=4, spreads=slow, levels=LEVELS)
+    found = summary.summarise(shares_of([first, second]), regroupings=1)
+    assert [(s.processes, s.disjoint_groups, s.kernels, s.left_out) for s in found.sessions] == [
+        (24, 2, ("memory_20us",), ("memory_2us",)),
+        (36, 3, ("memory_2us",), ()),
+    ]
+    assert [session.equal_decisions for session in found.sessions] == [2 * 3, 3 * 3]
+    assert (found.processes, found.disjoint_groups, found.false_fail.trials) == (60, 5, 2 * 3 + 3 * 3)
+    assert [row.kernel for row in found.spreads] == ["memory_2us", "memory_20us"]
+    assert found.spreads[0].net_us == pytest.approx(3.9, rel=0.03)
+    trials = {row.kernel: row.disjoint_fail.trials for row in found.false_alarms}
+    assert trials == {"memory_2us": 3 * 3, "memory_20us": 2 * 3}
+    assert {row.kernel: row.disjoint_fail.trials for row in found.power if row.level == 8} == {
+        "memory_2us": 3,
+        "memory_20us": 2,
+    }
+    assert from_json(to_json(found), summary.Summary) == found
+    assert "memory_2us: measured again in a later session" in tables.design(found)
+    committed(tmp_path, first, second)
+    told = document.filled("<!-- measured: gate_design -->\n\n<!-- end of measured -->", tmp_path)
+    assert "1 (`gate_study_raw_1.json`) | 24 | 2 | memory_20us" in told
+
+
+def test_controls_claims_and_strangers_are_those_of_all_sessions() -> None:
+    one = simulate(processes=3, seed=3, spreads=TWO, levels=(0, 5))
+    marked = tuple(
+        structs.replace(process, bounded="memory_2us", outside_us=3.0, strangers=("7 (other)",))
+        for process in one.processes
+    )
+    sessions = [
+        structs.replace(one, processes=marked, controls=(control(name="host_sleep", strangers=1),), lost=(n,))
+        for n in ("a", "b")
+    ]
+    found = summary.summarise(shares_of(sessions), regroupings=1)
+    assert (found.claims.contradicted.trials, found.shared, found.lost) == (6, 6, ("a", "b"))
+    assert [control.name for control in found.controls] == ["host_sleep"] * 2
+    assert found.bars[-1].found == "host_sleep (memory_20us): GPU_SHARED, 2 times"
+    assert sessions[0].pilot.net_us.keys() == TWO.keys()
+
+
+def test_sessions_of_different_devices_or_levels_are_refused(tmp_path: Path) -> None:
+    one = simulate(processes=2, seed=3, spreads=TWO, levels=(0, 5))
+    for other in (structs.replace(one, levels=(0, 8)), structs.replace(one, device_name="another")):
+        with pytest.raises(StudyError, match="no one study"):
+            shares_of([one, other])
+    (tmp_path / "raw.json").write_bytes(b'{"schema_version": 1}')
+    with pytest.raises(StudyError, match="raw times"):
+        commands.summarise([tmp_path / "raw.json"])
+    with pytest.raises(StudyError, match="cannot be read"):
+        commands.summarise([tmp_path / "none.json"])
+
+
+def test_a_summary_from_before_there_were_sessions_stays_loadable() -> None:
+    found = summary.summarise(shares_of([simulate(processes=2, seed=3, spreads=TWO, levels=(0, 5))]))
+    earlier = json.loads(to_json(found))
+    del earlier["sessions"]
+    loaded = from_json(json.dumps(earlier).encode(), summary.Summary)
+    assert loaded == structs.replace(found, sessions=())
+    assert "session" not in tables.design(loaded)
 
 
 # ---------------------------------------------------------------------------- negative controls
@@ -195,20 +292,20 @@ def control(**changes: object) -> Control:
 
 
 def test_a_clean_control_is_stable() -> None:
-    assert summary.judge_control(control()).codes == ()
+    assert honesty.judge_control(control()).codes == ()
 
 
 def test_every_misdeed_is_flagged_by_the_products_own_words() -> None:
     exposed = Cell(samples_ns=STEADY.samples_ns, floors_ns=STEADY.floors_ns, exposed=20)
     empty = Cell(samples_ns=((3200, 3232) * 50,) * 5, floors_ns=(3200,) * 5)
-    assert "LAUNCH_EXPOSED" in summary.judge_control(control(cell=exposed)).codes
-    assert "WORK_OUTSIDE_PAIR" in summary.judge_control(control(cell=empty)).codes
-    assert "GPU_SHARED" in summary.judge_control(control(strangers=1)).codes
+    assert "LAUNCH_EXPOSED" in honesty.judge_control(control(cell=exposed)).codes
+    assert "WORK_OUTSIDE_PAIR" in honesty.judge_control(control(cell=empty)).codes
+    assert "GPU_SHARED" in honesty.judge_control(control(strangers=1)).codes
 
 
 def test_a_study_in_which_a_misdeed_went_unseen_misses_its_bar() -> None:
-    seen = summary.judge_control(control(name="host_sleep", strangers=1))
-    unseen = summary.judge_control(control(name="synchronize"))
+    seen = honesty.judge_control(control(name="host_sleep", strangers=1))
+    unseen = honesty.judge_control(control(name="synchronize"))
     assert summary.bars(summary.proportion(0, 300), (), (seen,))[-1].passed
     assert not summary.bars(summary.proportion(0, 300), (), (seen, unseen))[-1].passed
     assert not summary.bars(summary.proportion(0, 300), (), ())[-1].passed
@@ -234,7 +331,7 @@ def test_honest_claims_are_held_against_the_clock_and_contradictions_counted() -
     processes = tuple(
         structs.replace(process, bounded="memory_2us", outside_us=outside_us) for process, outside_us in told
     )
-    found = summary.claims(Evidence(structs.replace(raw, processes=processes)))
+    found = honesty.claims([Evidence(structs.replace(raw, processes=processes))])
     assert (found.contradicted.events, found.contradicted.trials, found.unbounded) == (1, 2, 1)
     assert found.widest_us == pytest.approx(30.0 - 2.6, abs=0.5)
 
@@ -243,11 +340,123 @@ def test_batches_whose_operands_lie_elsewhere_show_how_much_that_is() -> None:
     raw = simulate(processes=40, seed=3, spreads=TWO, levels=(0, 5))
     spread = TWO["memory_2us"]
     expected = math.hypot(spread.place_us, 1.25 * spread.sample_us / math.sqrt(100))
-    assert summary.places(raw, "memory_2us") == pytest.approx(expected, rel=0.25)
-    assert summary.places(raw, "memory_20us") is None
+    assert spreads.places(raw, "memory_2us") == pytest.approx(expected, rel=0.25)
+    assert spreads.places(raw, "memory_20us") is None
+
+
+# ---------------------------------------------------------------------------- spins and room
+
+
+@given(st.floats(0.5, 3000.0), st.floats(1e-4, 2e-3))
+def test_spins_rise_with_their_level_and_are_proportional_to_it(whole_us: float, us_per_cycle: float) -> None:
+    # A correction of its own for every level once made 5 % a longer spin than 8 %.
+    spins = spins_for(whole_us, us_per_cycle, STUDY_LEVELS)
+    assert spins["0"] == 0
+    found = [spins[str(level)] for level in STUDY_LEVELS]
+    assert found == sorted(set(found))
+    for level in STUDY_LEVELS:
+        wanted_us = whole_us * level / 100.0
+        assert abs(spins[str(level)] * us_per_cycle - wanted_us) <= len(STUDY_LEVELS) * us_per_cycle
+
+
+class Stopwatch:
+    """A process whose kernel takes 5 us, its floor 3, and a cycle of its spin what is told; it drifts."""
+
+    def __init__(self, us_per_cycle: float) -> None:
+        self._us_per_cycle = us_per_cycle
+        self._spins: dict[str, int] = {}
+        self._taken = 0
+
+    def prepare(self, name: str, kernel: object, spin_cycles: int) -> None:
+        self._spins[name] = spin_cycles
+
+    def batch(self, name: str, kernel: object, calls: int = 0) -> Timed:
+        self._taken += 1
+        took_us = 5.0 + 0.01 * self._taken + self._spins[name] * self._us_per_cycle
+        return Timed(
+            samples_us=(took_us,) * 9,
+            launch_exposed=(),
+            kept=(),
+            calls_per_sample=1,
+            floor_us=3.0,
+            tick_us=0.001,
+        )
+
+    def drop(self, name: str) -> None:
+        del self._spins[name]
+
+
+def test_a_spins_length_is_found_beside_the_kernel_without_it() -> None:
+    base_us, slope = probe(cast(Subject, Stopwatch(5e-4)), "x", KERNELS["memory_2us"])
+    # 12 rounds after one batch; the drift of a round adds 0.01 to 2 us.
+    assert base_us == pytest.approx(2.0 + 0.01 * 13, abs=0.02)
+    assert slope == pytest.approx(5e-4, rel=0.006)
+    assert probe(cast(Subject, Stopwatch(5e-3)), "x", KERNELS["memory_2ms"])[1] == pytest.approx(
+        5e-3, rel=0.01
+    )
+
+
+def test_a_spin_that_lengthens_nothing_ends_the_study() -> None:
+    with pytest.raises(RuntimeError, match="does not lengthen"):
+        probe(cast(Subject, Stopwatch(-1e-4)), "x", KERNELS["memory_2us"])
+
+
+def test_slowdowns_that_do_not_rise_are_told() -> None:
+    raw = simulate(processes=6, seed=3, spreads=TWO, levels=LEVELS)
+    assert "NOT RISING" not in spreads.as_told(Evidence(raw))
+    swapped = tuple(
+        structs.replace(
+            process,
+            cells=process.cells
+            | {"memory_20us@5": process.cells["memory_20us@8"]}
+            | {"memory_20us@8": process.cells["memory_20us@5"]},
+        )
+        for process in raw.processes
+    )
+    told = spreads.as_told(Evidence(structs.replace(raw, processes=swapped)))
+    assert told.count("(NOT RISING)") == 1
+
+
+def test_a_wave_of_processes_fits_the_gpus_memory() -> None:
+    again = [KERNELS[name] for name in ("memory_2us", "spin_2us", "memory_2ms")]
+    assert fitting_wave(16, again, 6) == 16
+    for kernels in (again, list(KERNELS.values())):
+        wave = fitting_wave(64, kernels, 6)
+        assert wave * process_bytes(kernels, 6) <= ROOM_BYTES < (wave + 1) * process_bytes(kernels, 6)
+    assert fitting_wave(16, again, 1000) == 1
+
+
+def test_the_longest_kernel_goes_over_far_more_than_the_l2_holds_in_every_pass() -> None:
+    assert 3 * KERNELS["memory_2ms"].kib >= 4 * (60 << 10)
 
 
 # ---------------------------------------------------------------------------- the script itself
+
+
+def test_kernels_are_chosen_by_name_in_the_studys_own_order() -> None:
+    assert chosen_kernels((), KERNELS) == tuple(KERNELS)
+    assert chosen_kernels(("memory_2ms", "memory_2us"), KERNELS) == ("memory_2us", "memory_2ms")
+
+
+def test_a_kernel_that_is_none_of_the_studys_is_refused_in_one_sentence(
+    project_root: Path, tmp_path: Path
+) -> None:
+    script = [sys.executable, str(project_root / "scripts/gate_study.py"), "measure", "--device", "cpu"]
+    asked = [*script, "--output", str(tmp_path / "out"), "--kernels", "memory_2us,,memory_9us"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "gate_study: no kernel of the study: '', 'memory_9us'; there are memory_2us, memory_20us\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_operands_rotate_by_slot_and_no_set_is_copied_for_them() -> None:
+    # A cold batch copies sets until they fill the L2 twice: of sets of four bytes it made 24 copies each.
+    sets = argument_sets((1024, 1, 7, 0, 0), place=5, device="cpu")
+    made = [import_arguments(arguments, [bytearray()] * len(sets)) for arguments in sets]
+    rotating = rotation(made, room_bytes=120 << 20)
+    assert [arguments[1:] for arguments in rotating] == [[1024, 1, 7, 0, 0, slot] for slot in (15, 16, 17)]
 
 
 def test_the_script_measures_through_the_products_workers_and_decides_later(

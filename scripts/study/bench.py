@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from mini_kv.system.gpu import read_gpus
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.toolchain import find_toolchain
 from mini_kv.system.workers import Answer, Nursery
-from study.records import CPU_KERNELS, KERNELS, Cell, Kernel
+from study.records import CPU_KERNELS, KERNELS, Cell, Kernel, chosen_kernels
 
 _R = TypeVar("_R", p.Done, p.Timed, p.KernelsWitnessed)
 
@@ -38,8 +39,14 @@ class Bench:
 
     device: DeviceKind
     kernels: dict[str, Kernel]
+    chosen: tuple[str, ...]
     load: p.LoadCandidate
     nursery: Nursery
+
+    @property
+    def studied(self) -> dict[str, Kernel]:
+        """The kernels that every process measures; the negative controls take theirs from all."""
+        return {name: self.kernels[name] for name in self.chosen}
 
     @property
     def cache(self) -> Literal["cold", "hot"]:
@@ -48,8 +55,10 @@ class Bench:
 
 
 @contextmanager
-def open_bench(root: Path, device: DeviceKind) -> Iterator[Bench]:
-    """Build the study's operator and make a nursery for its processes."""
+def open_bench(root: Path, device: DeviceKind, names: Sequence[str] = ()) -> Iterator[Bench]:
+    """Build the study's operator and make a nursery for its processes; without ``names`` all kernels."""
+    kernels = KERNELS if device == "cuda" else CPU_KERNELS
+    chosen = chosen_kernels(names, kernels)
     adopt_orphans()
     manifest = task_card.load_manifest(root / "scripts/study/candidate", root)
     gpus = read_gpus(os.environ).gpus
@@ -76,8 +85,7 @@ def open_bench(root: Path, device: DeviceKind) -> Iterator[Bench]:
     scratch = Path(tempfile.mkdtemp(prefix="mini-kv-study-"))
     nursery = Nursery(scratch, (str(root / "src"), *(entry for entry in sys.path if entry)))
     try:
-        kernels = KERNELS if device == "cuda" else CPU_KERNELS
-        yield Bench(device=device, kernels=kernels, load=load, nursery=nursery)
+        yield Bench(device=device, kernels=kernels, chosen=chosen, load=load, nursery=nursery)
     finally:
         nursery.close()
         shutil.rmtree(scratch, ignore_errors=True)
@@ -111,22 +119,10 @@ class Subject:
     ) -> None:
         """Make a case ready; its operands rotate as a benchmark's do, and lie elsewhere for every place."""
         device = "cuda:0" if self._bench.device == "cuda" else "cpu"
-        sets: list[tuple[Argument, ...]] = []
-        for turn in range(ROTATING_SETS):
-            like = TensorSpec(
-                shape=(1,),
-                strides=(1,),
-                storage_offset=0,
-                dtype="float32",
-                device=device,
-                storage_bytes=4,
-                blob=turn,
-            )
-            slot = place * ROTATING_SETS + turn
-            scalars = (kernel.kib, kernel.passes, kernel.spin_cycles + spin_cycles, host_us, misdeed, slot)
-            sets.append((like, *(ScalarArg(value=value) for value in scalars)))
-        payloads = [bytearray(4) for _ in sets]
-        self._ask(p.PrepareTiming(case_id=name, argument_sets=tuple(sets)), p.Done, payloads)
+        spin = kernel.spin_cycles + spin_cycles
+        scalars = (kernel.kib, kernel.passes, spin, host_us, misdeed)
+        sets = argument_sets(scalars, place, device)
+        self._ask(p.PrepareTiming(case_id=name, argument_sets=sets), p.Done, [bytearray() for _ in sets])
 
     def batch(self, name: str, kernel: Kernel, iterations: int | None = None, calls: int = 0) -> p.Timed:
         """Take one batch."""
@@ -170,8 +166,46 @@ class Subject:
         raise RuntimeError(f"{type(message).__name__} brought {outcome}")
 
 
+def argument_sets(scalars: Sequence[int], place: int, device: str) -> tuple[tuple[Argument, ...], ...]:
+    """Return a case's sets: alike but for the slots, whose numbers name a place's operands.
+
+    The tensors hold no bytes and say only where the operands are to lie. A cold batch copies sets until they
+    fill the L2 twice, and of these nothing is copied.
+    """
+    sets: list[tuple[Argument, ...]] = []
+    for turn in range(ROTATING_SETS):
+        like = TensorSpec(
+            shape=(0,),
+            strides=(1,),
+            storage_offset=0,
+            dtype="float32",
+            device=device,
+            storage_bytes=0,
+            blob=turn,
+        )
+        slot = place * ROTATING_SETS + turn
+        sets.append((like, *(ScalarArg(value=value) for value in (*scalars, slot))))
+    return tuple(sets)
+
+
+def open_all(subjects: Sequence[Subject]) -> list[str | None]:
+    """Open processes side by side, since each takes the driver its time; return what went wrong with each."""
+
+    def opened(subject: Subject) -> str | None:
+        try:
+            subject.open()
+        except RuntimeError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(max_workers=max(len(subjects), 1)) as threads:
+        return list(threads.map(opened, subjects))
+
+
 def close(subjects: Sequence[Subject]) -> None:
-    """End processes."""
+    """End processes; all are killed before the first is waited for."""
+    for subject in subjects:
+        subject.seat.abandon()
     for subject in subjects:
         subject.seat.close()
 

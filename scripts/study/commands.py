@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from mini_kv.core.record import to_json
 from mini_kv.system.files import write_bytes_atomic
-from study.records import Raw, load_raw
+from study.records import Raw, StudyError
 
 
 def _say(text: str) -> None:
@@ -16,14 +19,15 @@ def _say(text: str) -> None:
 
 
 def measure(root: Path, arguments: argparse.Namespace) -> int:
-    """Measure, keep the raw times after every wave, then summarise."""
+    """Measure, keep the raw times after every wave, then summarise; raises ``StudyError``."""
     from study.bench import open_bench
     from study.measuring import run
 
     output: Path = arguments.output
-    output.mkdir(parents=True, exist_ok=True)
+    names = [name.strip() for name in arguments.kernels.split(",")] if arguments.kernels else []
     raw: Raw | None = None
-    with open_bench(root, arguments.device) as bench:
+    with open_bench(root, arguments.device, names) as bench:
+        output.mkdir(parents=True, exist_ok=True)
         for raw in run(bench, arguments.processes, arguments.wave, arguments.budget, _say):
             write_bytes_atomic(output / "gate_study_raw.json", to_json(raw, indent=None))
     if raw is None:
@@ -31,7 +35,7 @@ def measure(root: Path, arguments: argparse.Namespace) -> int:
         return 1
     if arguments.raw_only:
         return 0
-    return summarise(output / "gate_study_raw.json")
+    return summarise([output / "gate_study_raw.json"])
 
 
 def simulate(arguments: argparse.Namespace) -> int:
@@ -42,15 +46,28 @@ def simulate(arguments: argparse.Namespace) -> int:
     output.mkdir(parents=True, exist_ok=True)
     raw = model(processes=arguments.processes, seed=arguments.seed)
     write_bytes_atomic(output / "gate_study_raw.json", to_json(raw, indent=None))
-    return summarise(output / "gate_study_raw.json")
+    return summarise([output / "gate_study_raw.json"])
 
 
-def summarise(path: Path) -> int:
-    """Decide over what was measured; write gate_study_summary.json beside it and print its tables."""
-    from study import summary, tables
+def summarise(paths: Sequence[Path]) -> int:
+    """Decide over what was measured, of a kernel in several sessions over the last file named.
 
-    found = summary.summarise(load_raw(path.read_bytes()))
-    write_bytes_atomic(path.parent / "gate_study_summary.json", to_json(found))
+    Writes gate_study_summary.json beside the last file and prints its tables. Raises ``StudyError``.
+    """
+    from study import sessions, summary, tables
+
+    files: list[tuple[str, bytes]] = []
+    for path in paths:
+        try:
+            files.append((path.name, path.read_bytes()))
+        except OSError as error:
+            raise StudyError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        shares = sessions.load_shares(files)
+    except msgspec.MsgspecError as error:
+        raise StudyError(f"not raw times of this study: {error}") from error
+    found = summary.summarise(shares)
+    write_bytes_atomic(paths[-1].parent / "gate_study_summary.json", to_json(found))
     print(tables.as_text(found))
     return 0
 

@@ -27,7 +27,8 @@ CROWDED_CONTROLS = ("memory_2us", "memory_20us")
 NEIGHBOUR = """
 import sys, torch
 print("imported", flush=True)
-sys.stdin.readline()
+if not sys.stdin.readline():
+    sys.exit()
 a = torch.randn(4096, 4096, device="cuda")
 while True:
     for _ in range(20):
@@ -43,13 +44,16 @@ def control_processes(device: DeviceKind) -> int:
 
 
 def take_controls(
-    bench: Bench, subjects: Sequence[Subject], telemetry: Callable[[], Telemetry | None]
+    bench: Bench,
+    subjects: Sequence[Subject],
+    neighbour: Neighbour | None,
+    telemetry: Callable[[], Telemetry | None],
 ) -> list[Control]:
-    """Do what must not be done to a measurement, and keep what the product would judge by."""
-    neighbour = Neighbour() if bench.device == "cuda" else None
+    """Do what must not be done to a measurement, and keep what the product would judge by.
+
+    The processes are open; the neighbour, on a GPU, has imported what it needs. It is ended here.
+    """
     try:
-        for subject in subjects:
-            subject.open()
         fresh = iter(subjects)
         taken = [
             _control(bench, next(fresh), control, "memory_20us", host_us, MISDEEDS[misdeed], telemetry)
@@ -76,10 +80,14 @@ class Neighbour:
         )
         self.pid = self._process.pid
 
+    def wait(self) -> None:
+        """Return once it has imported what it needs: from then on it is idle."""
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
     def begin(self) -> None:
         """Set it to work and return once it does; raises ``RuntimeError`` where it cannot."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdout.readline()
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
         if self._process.stdout.readline().strip() != "busy":

@@ -9,12 +9,15 @@ from pathlib import Path
 from honest import tables as honest
 from honest.records import load_runs
 from mini_kv.core.calibration import Calibration
+from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.record import from_json
 from study import tables
+from study.records import StudyError
 from study.summary import Summary
 
 DOCUMENT = Path("docs/method.md")
 SUMMARY = Path("evidence/h200/gate_study/gate_study_summary.json")
+RAW_FILES = "gate_study_raw*.json"
 CALIBRATION = Path("evidence/h200/calibration/calibration.json")
 HONEST = {
     "honest_gpu": Path("evidence/h200/honest_runs.json"),
@@ -44,10 +47,28 @@ def block_names(text: str) -> tuple[str, ...]:
 
 def _study(table: Callable[[Summary], str]) -> Callable[[Path], str]:
     def render(root: Path) -> str:
-        path = root / SUMMARY
-        return table(from_json(path.read_bytes(), Summary)) if path.is_file() else NOT_MEASURED
+        found = committed_summary(root)
+        return NOT_MEASURED if found is None else table(found)
 
     return render
+
+
+def committed_summary(root: Path) -> Summary | None:
+    """Return the committed summary; raises ``StudyError`` unless it is of the raw times beside it."""
+    path = root / SUMMARY
+    if not path.is_file():
+        return None
+    found = from_json(path.read_bytes(), Summary)
+    told = {session.file: session.sha256 for session in found.sessions}
+    there = {raw.name: sha256_bytes(raw.read_bytes()) for raw in sorted(path.parent.glob(RAW_FILES))}
+    if told != there:
+        listed = ", ".join(
+            sorted(name for name in told.keys() | there.keys() if told.get(name) != there.get(name))
+        )
+        raise StudyError(
+            f"{SUMMARY} is not of the raw times beside it ({listed}); run scripts/gate_study.py summarise"
+        )
+    return found
 
 
 def _calibration(root: Path) -> str:

@@ -142,17 +142,36 @@ def bars(summary: Summary) -> str:
 
 def design(summary: Summary) -> str:
     """Return in sentences what was measured and how far the decisions depend on each other."""
-    equal, slowed = summary.false_fail.trials, len(summary.spreads)
+    equal = summary.false_fail.trials
     return (
         f"{summary.device_name}, torch {summary.torch}: {summary.processes} fresh processes, each of which "
-        f"measured {slowed} kernels without and with every injected slowdown. They form "
+        f"measured its kernels without and with every injected slowdown. They form "
         f"{summary.disjoint_groups} groups that share no process; one group gives one decision a kernel and "
         f"comparison, {equal} decisions on equal code in all. Decisions of one group come from the same "
         f"processes, but from different calls of them. Rates beside them also use regroupings of the same "
         f"processes, which sharpen an estimate and are no further evidence: their bounds are not given. "
         f"The policy has {summary.policy.pairs} pairs, and {summary.policy.more_pairs} more in doubt, which "
-        f"come from other groups' processes.\n\n{honest(summary)}"
+        f"come from other groups' processes.\n\n{sessions(summary)}{honest(summary)}"
     )
+
+
+def sessions(summary: Summary) -> str:
+    """Return which kernels come from which session, where there was more than one."""
+    if len(summary.sessions) < 2:
+        return ""
+    rows = [
+        (
+            f"{number} (`{session.file}`)" if session.file else str(number),
+            str(session.processes),
+            str(session.disjoint_groups),
+            ", ".join(session.kernels) or "-",
+            str(session.equal_decisions),
+            f"{', '.join(session.left_out)}: measured again in a later session" if session.left_out else "-",
+        )
+        for number, session in enumerate(summary.sessions, start=1)
+    ]
+    header = ("session", "processes", "groups", "kernels", "decisions on equal code", "left out")
+    return table(header, rows) + "\n\n"
 
 
 def honest(summary: Summary) -> str:

@@ -22,7 +22,12 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerMultiprocessor) wo
     }
     asm volatile("" ::: "memory");  // every pass reads and writes again
   }
-  if (spin_cycles > 0) {
+  // The spin follows the whole block's work: begun with one warp's, it would hide behind the other warps'.
+  // One thread a block: 64 warps of a multiprocessor that all ask for the clock wait for each other, and a
+  // spin of 0.1 us then takes anything up to 0.5 us. A spin of no cycles asks for the clock as well, so that
+  // a slowdown is the spin alone.
+  __syncthreads();
+  if (threadIdx.x == 0) {
     const long long begin = clock64();
     while (clock64() - begin < spin_cycles) {
     }

@@ -8,7 +8,7 @@ namespace mini_kv_gate_study {
 enum class Misdeed : int64_t { kNone = 0, kSynchronize = 1, kSideStream = 2 };
 
 // Enqueues, on `stream`, a kernel of one wave of blocks: `passes` times out[i] = a[i] + b[i] over `count`
-// floats (a multiple of 4), then every block spins for `spin_cycles` cycles of its own clock.
+// floats (a multiple of 4), then one thread of every block spins for `spin_cycles` cycles of its own clock.
 // Returns nullptr, or what CUDA says of a launch that failed.
 const char* launch_work(
     const float* a,
