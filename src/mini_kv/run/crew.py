@@ -18,9 +18,12 @@ from mini_kv.core.build import Build
 from mini_kv.core.errors import ConfigurationError, InternalError
 from mini_kv.core.results import Finding
 from mini_kv.run.inputs import RunInputs, import_path
+from mini_kv.system.bytecode import lacks_bytecode, torch_folder
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.machine import usable_cpus
 from mini_kv.system.workers import Lost, Nursery
+
+IMPORT_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +99,15 @@ class Crew:
 def start_crew(inputs: RunInputs, elder: Nursery | None = None) -> Iterator[Crew]:
     """Start oracle and candidate workers at once; end them, and whatever they started, at the end.
 
-    ``elder`` is the nursery of a crew that goes on working afterwards.
+    ``elder`` is the nursery of a crew that goes on working afterwards. Where bytecode is missing that every
+    run would compile anew, one more process leaves it, beside the contract worker that needs it too.
     """
     scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
     nursery = Nursery(scratch, import_path(inputs.root), inputs.cage, elder)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         stack.callback(nursery.close)
+        importer = nursery.start("importer") if _wants_importer(inputs, elder) else None
         yield Crew(
             nursery=nursery,
             inputs=inputs,
@@ -110,6 +115,12 @@ def start_crew(inputs: RunInputs, elder: Nursery | None = None) -> Iterator[Crew
             candidate=fresh_candidate(nursery, inputs),
             contract=fresh_contract(nursery, inputs),
         )
+        if importer is not None:  # not after Ctrl-C or a fault of our own: the next run starts another
+            importer.ended(IMPORT_TIMEOUT_S)
+
+
+def _wants_importer(inputs: RunInputs, elder: Nursery | None) -> bool:
+    return elder is None and inputs.card.card.contract.opcheck and lacks_bytecode(torch_folder())
 
 
 def fresh_candidate(nursery: Nursery, inputs: RunInputs) -> CandidateSeat:

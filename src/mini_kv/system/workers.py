@@ -33,6 +33,8 @@ Payload = bytes | bytearray | memoryview
 
 OUTPUT_LIMIT_BYTES = 8 << 20
 OUTPUT_KEPT_BYTES = 32 << 10
+# These never load a candidate.
+TRUSTED_ROLES = frozenset({"oracle", "importer"})
 _EXIT_GRACE_S = 2.0
 _DRAIN_GRACE_S = 0.5
 
@@ -178,6 +180,10 @@ class Worker:
             return self._lose("PROTOCOL_VIOLATION", f"the process sent something malformed: {error}")
         except (EOFError, ConnectionError, BrokenPipeError):
             return self._lose_to_death()
+
+    def ended(self, timeout_s: float) -> bool:
+        """Wait for a process that ends by itself; say whether it has."""
+        return self._pidfd < 0 or _readable(self._pidfd, timeout_s)
 
     def kill(self) -> None:
         """Kill the process; safe from any thread: a request under way there comes back as lost."""
@@ -344,10 +350,10 @@ class Nursery:
         return len(self._workers)
 
     def start(self, role: str) -> Worker:
-        """Start a worker in a folder of its own; all but the oracle are caged where there is a cage."""
+        """Start a worker in a folder of its own, in the cage (where there is one) unless it is trusted."""
         with self._lock:
             number = len(self._workers)
-            cage = self._cage if role != "oracle" else None
+            cage = self._cage if role not in TRUSTED_ROLES else None
             folder = self._scratch / f"{number:03d}-{role}"
             worker = Worker(role, folder, self._import_path, cage, number, self._family)
             self._workers.append(worker)

@@ -63,8 +63,17 @@ def _role(name: str) -> Role:
 
 
 def main(role: str, descriptor: int, parent: int) -> None:
-    """Serve requests on ``descriptor``; ends with exit code 0 when the judge is gone."""
+    """Serve requests on ``descriptor``; ends with exit code 0 when the judge is gone.
+
+    An ``importer`` serves none: it imports what the contract worker does, and ends.
+    """
     _die_with(parent)
+    if role == "importer":
+        # For what it leaves: bytecode, which the caged workers of later runs find.
+        from mini_kv.worker.contract import preload
+
+        preload()
+        return
     channel = Channel(descriptor)
     # Imports make hundreds of thousands of objects and next to no garbage: looking for it on the way takes
     # an eighth of their time, and afterwards every collection would walk what they left for 80 ms.
