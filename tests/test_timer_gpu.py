@@ -16,8 +16,8 @@ from mini_kv.calibration.running import MIN_PROCESSES
 from mini_kv.core.benchmark import Telemetry
 from mini_kv.core.progress import silent
 from mini_kv.system.gpu import open_nvml
-from study.bench import Subject, open_bench
-from study.controls import control_processes, strangers_among, take_controls
+from study.bench import Subject, open_all, open_bench
+from study.controls import Neighbour, control_processes, strangers_among, take_controls
 from study.summary import ControlVerdict, judge_control
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +38,10 @@ def verdicts() -> dict[tuple[str, str], ControlVerdict]:
         while strangers_among(bench, telemetry(), frozenset()) and time.monotonic() < deadline:
             time.sleep(0.5)
         subjects = [Subject(bench) for _ in range(control_processes("cuda"))]
-        taken = take_controls(bench, subjects, telemetry)
+        neighbour = Neighbour()
+        assert [failure for failure in open_all(subjects) if failure] == []
+        neighbour.wait()
+        taken = take_controls(bench, subjects, neighbour, telemetry)
     return {(one.name, one.kernel): judge_control(one) for one in taken}
 
 
