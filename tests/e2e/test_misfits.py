@@ -84,7 +84,7 @@ def test_every_case_is_told_its_own_cause_and_the_others_still_run(project: Proj
         assert case["status"] == status, case
         assert MESSAGES.get(name, "") in (case["message"] or "")
     assert record["planned_cases"] == len(VERDICTS)
-    # The run that lists the dispatcher's calls has a worker of its own, and may meet a misfit too; one more is
+    # The run that lists the dispatcher's calls has a worker of its own, and may meet a misfit too; another is
     # ended to see whether a case that could not be made can be made without it.
     losses = sum(code in LOSSES for code in VERDICTS.values())
     assert losses <= record["workers_lost"] <= losses + 2
