@@ -6,7 +6,8 @@
 #   SUITE_DEVICE=cpu scripts/run_gpu_suite.sh   the script's own logic, on a machine without a GPU
 #   SUITE_STEPS="doctor verify" ...             only these steps
 #
-# Steps: doctor, verify, cold, tests, cage, profile (with the comparisons), sweep, calibrate, peers, study, pack.
+# Steps: doctor, verify, cold, tests, cage, profile (with the comparisons), sweep, calibrate, zoo, honest, peers,
+# study, pack.
 # Each packs what it made at once, so that a later failure loses nothing. Uses the checkout's .venv where there
 # is one, else python3.
 set -euo pipefail
@@ -14,7 +15,7 @@ cd "$(dirname "$0")/.."
 
 out=${1:-artifacts/gpu-suite}
 device=${SUITE_DEVICE:-cuda}
-steps=${SUITE_STEPS:-doctor verify cold tests cage profile sweep calibrate peers study pack}
+steps=${SUITE_STEPS:-doctor verify cold tests cage profile sweep calibrate zoo honest peers study pack}
 artifacts=${SUITE_ARTIFACTS:-artifacts/gpu-suite-attempts}
 python=python3
 if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
@@ -39,6 +40,8 @@ pack() { # NAME FOLDER [tar options]
   shift 2
   tar -czf "$out/$name.tar.gz" "$@" -C "$folder" .
 }
+# Whole, logs included: an attempt without one of its files cannot be promoted.
+pack_attempts() { pack attempts "$artifacts" --exclude ./profiles --exclude ./comparisons --exclude '*.db*'; }
 wants() { [[ " $steps " == *" $1 "* ]]; }
 
 verify() { # TASK CANDIDATE
@@ -91,12 +94,13 @@ if wants verify; then
     verify $pair
   done
   mini_kv leaderboard --artifacts "$artifacts"
+  pack_attempts
 fi
 if wants cold; then
   say "cold and warm times of the rmsnorm card"
   rm -rf .build
-  verify rmsnorm rmsnorm/v1_block_reduce
-  verify rmsnorm rmsnorm/v1_block_reduce
+  for _ in cold warm warm warm; do verify rmsnorm rmsnorm/v1_block_reduce; done
+  pack_attempts
 fi
 if wants tests; then
   say "tests that need a GPU"
@@ -119,6 +123,14 @@ if wants calibrate; then
   say calibrate
   mini_kv calibrate --device "$device" --output "$out/calibration.json"
 fi
+if wants zoo; then
+  say "the zoo's GPU members"
+  scripts/run_zoo_gpu.sh "$out"
+fi
+if wants honest; then
+  say "honest candidates, and how often one is accused"
+  scripts/run_honest.sh "$out"
+fi
 if wants peers; then
   scripts/run_peers.sh "$artifacts-peers"
   pack peers "$artifacts-peers"
@@ -131,7 +143,7 @@ if wants pack; then
   say pack
   mini_kv rebuild-index --artifacts "$artifacts"
   mini_kv leaderboard --artifacts "$artifacts" --json >"$out/leaderboard.json"
-  pack attempts "$artifacts" --exclude profiles --exclude comparisons --exclude '*.db*'
+  pack_attempts
   ls -l "$out"
 fi
 say "suite passed"
