@@ -6,8 +6,9 @@ moment than the claim proves nothing until the claim was measured in that moment
 
 from __future__ import annotations
 
-from mini_kv.benchmark.samples import REWARM_CALLS, TimedSubject, time_candidate
-from mini_kv.core import protocol as p
+import msgspec
+
+from mini_kv.benchmark.samples import Taken, TimedSubject, batch_request, time_candidate
 from mini_kv.core.benchmark import Series
 from mini_kv.core.card import Case
 from mini_kv.core.results import Finding
@@ -22,13 +23,10 @@ def again_us(subject: TimedSubject, case: Case, candidate: Series) -> float:
     """Take one more batch on the rotating inputs; return its P50. Raises ``CaseLost``."""
     plan = subject.card.benchmark
     fitting = int(NEIGHBOUR_US / max(candidate.p50_us * candidate.calls_per_sample, 1.0))
-    request = p.TimeBatch(
-        case_id=case.id,
-        warmup=min(plan.warmup, REWARM_CALLS) if subject.device == "cpu" else plan.warmup,
+    so_far = Taken(samples_us=list(candidate.samples_us), calls_per_sample=candidate.calls_per_sample)
+    request = msgspec.structs.replace(
+        batch_request(subject, case.id, plan, so_far, subject.chooser.random()),
         iterations=min(plan.iterations, max(fitting, LEAST_NEIGHBOUR_SAMPLES)),
-        calls_per_sample=candidate.calls_per_sample,
-        cache=plan.cache,
-        kept_at=subject.chooser.random(),
     )
     return median(time_candidate(subject, request, subject.timeout_s).samples_us)
 

@@ -56,4 +56,4 @@ def _lacks(source: Path) -> bool:
     return not valid and os.access(folder, os.W_OK)
 
 
-__all__ = ["lacks_bytecode", "torch_folder"]
+__all__ = ["SAMPLES", "lacks_bytecode", "torch_folder"]

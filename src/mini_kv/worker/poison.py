@@ -7,12 +7,13 @@ one that is written beyond its end hits them.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+
+from mini_kv.worker.heap import mallopt
 
 # Every other block is freed again before the call.
 BLOCKS = 7
@@ -56,16 +57,12 @@ def poison(size_bytes: int, pattern: int, device: torch.device) -> Beside:
 @contextmanager
 def perturbed(pattern: int, device: torch.device) -> Iterator[None]:
     """Have the C library fill what is allocated in the block with ``pattern``; nothing where it cannot."""
-    mallopt = _mallopt() if device.type == "cpu" else None
-    if mallopt is None:
+    tune = mallopt() if device.type == "cpu" else None
+    if tune is None:
         yield
         return
-    mallopt(_M_PERTURB, _PERTURB_ON | (pattern ^ 0xFF))
+    tune(_M_PERTURB, _PERTURB_ON | (pattern ^ 0xFF))
     try:
         yield
     finally:
-        mallopt(_M_PERTURB, 0)
-
-
-def _mallopt() -> Callable[[int, int], int] | None:
-    return getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; other libraries have no such habit
+        tune(_M_PERTURB, 0)

@@ -14,7 +14,7 @@ from mini_kv.worker.glimpse import overlay_all
 from mini_kv.worker.repeats import Repeats
 from mini_kv.worker.rotation import copied, rotation
 from mini_kv.worker.storage import as_outputs, describe_outputs, export_arguments
-from mini_kv.worker.timing import CudaTimer, Seen, timer_for
+from mini_kv.worker.timing import FLUSHED_L2, CudaTimer, Seen, timer_for
 
 Call = Callable[..., object]
 TimingRequest = (
@@ -70,7 +70,7 @@ class TimedCases:
         self._device = device
         self._keeps_outputs = keeps_outputs
         self._timer = timer_for(device)
-        self._room_bytes = 2 * self._timer.l2_bytes if isinstance(self._timer, CudaTimer) else 0
+        self._room_bytes = FLUSHED_L2 * self._timer.l2_bytes if isinstance(self._timer, CudaTimer) else 0
         self._cases: dict[str, _Prepared] = {}
 
     def prepare(self, case_id: str, call: Call, sets: Sequence[Sequence[object]]) -> None:

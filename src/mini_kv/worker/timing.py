@@ -26,6 +26,7 @@ import torch
 from mini_kv.core.protocol import kept_call
 from mini_kv.core.statistics import tick_median
 from mini_kv.worker.glimpse import Glimpse, Looker
+from mini_kv.worker.heap import mallopt
 
 Call = Callable[..., object]
 ArgumentSet = Sequence[object]
@@ -368,10 +369,10 @@ def _grow_pool(result: object, count: int) -> None:
 
 
 def _keep_freed_memory() -> None:
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; other libraries have no such habit
-    if mallopt is not None:
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_FREE_BYTES)
-        mallopt(_M_MMAP_THRESHOLD, _MMAPPED_FROM_BYTES)
+    tune = mallopt()
+    if tune is not None:
+        tune(_M_TRIM_THRESHOLD, _KEPT_FREE_BYTES)
+        tune(_M_MMAP_THRESHOLD, _MMAPPED_FROM_BYTES)
 
 
 def _loaded_cuda_runtime() -> ctypes.CDLL | None:
