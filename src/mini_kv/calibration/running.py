@@ -15,12 +15,12 @@ from mini_kv import benchmark, compiler
 from mini_kv.calibration.judging import LONGER, RATIO_LENGTHS_US, judge, lengths_of, line
 from mini_kv.calibration.spinning import LONG_US, Spinner, Spun
 from mini_kv.core import protocol as p
-from mini_kv.core.calibration import Calibration, SpinRatio, SpinReading
+from mini_kv.core.calibration import Calibration, SpinRatio, SpinReading, WideReading
 from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, DeviceKind, DeviceRequest
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Status
-from mini_kv.core.statistics import median
+from mini_kv.core.statistics import mean, median
 from mini_kv.run.inputs import BUILD_FOLDER, device_lock, import_path, resolve_device
 from mini_kv.run.stages import BUILD_TIMEOUT_S
 from mini_kv.system.crew import CandidateSeat
@@ -38,6 +38,11 @@ LONG_ITERATIONS = 30
 # Batches of a spin and of its longer twin, in turn, by least length: a batch's P50 scatters by some 20 ns,
 # which is 1 % of 2 us and a tenth of what is asked for at 20 us.
 BATCHES_IN_TURN = ((200.0, 2), (20.0, 4), (0.0, 8))
+# Blocks of a spin as wide as an elementwise kernel: one, one a multiprocessor, a full device, many waves.
+# Each block spins for so long that 16 waves take about 15 us, as the elementwise kernels of 4M elements do.
+WIDE_BLOCKS = (1, 132, 1056, 4224, 16384)
+WIDE_BLOCK_US = 0.7
+WIDE_BATCHES = 4
 KERNELS = Path(__file__).resolve().parent.parent / "calibration_kernels"
 MANIFEST = CandidateManifest(
     schema_version=SCHEMA_VERSION,
@@ -45,11 +50,11 @@ MANIFEST = CandidateManifest(
     operator="spin",
     version="1.0.0",
     dispatcher="mini_kv_calibration::spin",
-    schema="spin(Tensor like, int amount, int steps) -> Tensor",
+    schema="spin(Tensor like, int amount, int blocks, int steps) -> Tensor",
     sources=("binding.cpp", "kernel.cu"),
     backends=("cpu", "cuda"),
     autograd=False,
-    kernel_name_regex="stamped_spin",
+    kernel_name_regex="stamped_spin|wide_spin",
     dtypes=("int64",),
 )
 
@@ -110,15 +115,17 @@ def calibrate(request: CalibrateRequest, progress: Progress) -> Calibration:
             spinner.open(rig.load)
         readings: list[SpinReading] = []
         ratios: list[SpinRatio] = []
+        wide: list[WideReading] = []
         with benchmark.hold_device(device_lock(rig.device, rig.gpus)):
             scale = _pilot(rig, pilot, ready)
             for number, spinner in enumerate(others):
                 progress(Event(stage="calibrate", done=number, total=len(others), detail="spinning"))
-                read, compared = _process(rig, spinner, scale, number)
+                read, compared, wide_read = _process(rig, spinner, scale, number)
                 readings += read
                 ratios += compared
+                wide += wide_read
     progress(Event(stage="calibrate", done=len(others), total=len(others), detail="done"))
-    return _record(rig, scale, readings, ratios, time.monotonic() - started)
+    return _record(rig, scale, readings, ratios, wide, time.monotonic() - started)
 
 
 def _record(
@@ -126,6 +133,7 @@ def _record(
     scale: _Scale,
     readings: Sequence[SpinReading],
     ratios: Sequence[SpinRatio],
+    wide: Sequence[WideReading],
     elapsed_s: float,
 ) -> Calibration:
     lengths = lengths_of(readings)
@@ -147,6 +155,7 @@ def _record(
         lengths=lengths,
         readings=tuple(readings),
         ratios=tuple(ratios),
+        wide=tuple(wide),
         bars=bars,
         passed=all(bar.passed for bar in bars),
         elapsed_s=round(elapsed_s, 3),
@@ -260,7 +269,7 @@ def _outside_us(spinner: Spinner, amount: int) -> float | None:
 
 def _process(
     rig: _Rig, spinner: Spinner, scale: _Scale, number: int
-) -> tuple[list[SpinReading], list[SpinRatio]]:
+) -> tuple[list[SpinReading], list[SpinRatio], list[WideReading]]:
     plain: dict[float, Spun] = {}
     longer: dict[float, Spun] = {}
     for nominal_us in LENGTHS_US:
@@ -271,10 +280,14 @@ def _process(
         batches = next(number for least_us, number in BATCHES_IN_TURN if nominal_us >= least_us)
         amounts = (scale.amount(nominal_us), scale.amount(LONGER * nominal_us))
         plain[nominal_us], longer[nominal_us] = spinner.spin_in_turn(amounts, iterations, batches)
+    cycles = max(1, round(WIDE_BLOCK_US * 1e3 / scale.ns_per_unit))
+    blocks = WIDE_BLOCKS if rig.device == "cuda" else ()
+    spun_wide = spinner.spin_wide(cycles, blocks, ITERATIONS, WIDE_BATCHES)
     # CUPTI comes after the last sample: once attached it stays, and may slow what is launched.
     witnesses: dict[float, tuple[float, float]] = {}
     if rig.device == "cuda":
         witnesses = {nominal_us: spinner.witness_us(scale.amount(nominal_us)) for nominal_us in plain}
+    watched = [spinner.witness_wide(cycles, count) for count in blocks]
     empty_us = median([empty for _, empty in witnesses.values()]) if witnesses else 0.0
     sides = {nominal_us: spun.side(empty_us) for nominal_us, spun in plain.items()}
     readings = [
@@ -299,7 +312,23 @@ def _process(
         )
         for nominal_us, spun in longer.items()
     ]
-    return readings, ratios
+    wide = [
+        WideReading(
+            process=number,
+            blocks=count,
+            stamped_us=_mean_us(spun.stamped_ns),
+            net_us=spun.side(empty_us).net_us,
+            witness_us=witnessed.kernel_us,
+            witness_stamped_us=_mean_us(witnessed.stamped_ns),
+        )
+        for count, spun, witnessed in zip(blocks, spun_wide, watched, strict=True)
+    ]
+    return readings, ratios, wide
+
+
+def _mean_us(stamped_ns: Sequence[int]) -> float:
+    # The global timer's step is 32 ns: a median would jump by it.
+    return mean([float(one) for one in stamped_ns]) / 1e3
 
 
 def _read_ratio(plain: Spun, longer: Spun, empty_us: float) -> float:

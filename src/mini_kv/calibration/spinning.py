@@ -11,6 +11,7 @@ from typing import TypeVar
 from mini_kv.benchmark.pairs import side_times
 from mini_kv.benchmark.samples import CaseLost
 from mini_kv.core import protocol as p
+from mini_kv.core.benchmark import KernelWitness
 from mini_kv.core.card import DeviceKind
 from mini_kv.core.errors import ConfigurationError, InternalError
 from mini_kv.core.pairs import PairSide
@@ -69,6 +70,14 @@ class Spun:
         return sum(len(batch.launch_exposed) for batch in self.timed)
 
 
+@dataclass(frozen=True, kw_only=True)
+class WideWitness:
+    """CUPTI's time of a spin of many blocks, and the stamps of the calls that it watched."""
+
+    kernel_us: float
+    stamped_ns: tuple[int, ...]
+
+
 class Spinner:
     """A candidate worker that has opened the calibration's library."""
 
@@ -96,7 +105,9 @@ class Spinner:
 
         What drifts within the process, its floor among it, then hits all of them alike.
         """
-        cases = [self.prepare(amount) for amount in amounts]
+        return self._in_turn([self.prepare(amount) for amount in amounts], iterations, batches)
+
+    def _in_turn(self, cases: Sequence[str], iterations: int, batches: int) -> tuple[Spun, ...]:
         timed: list[list[p.Timed]] = [[] for _ in cases]
         stamps: list[list[tuple[int, ...]]] = [[] for _ in cases]
         turn = list(range(len(cases)))
@@ -133,21 +144,42 @@ class Spinner:
     def witness_us(self, amount: int) -> tuple[float, float]:
         """Return CUPTI's time of a spin and of an empty kernel, microseconds; asked last (it stays)."""
         case = self.prepare(amount)
-        request = p.WitnessKernels(case_id=case, calls=WITNESS_CALLS, cache="cold")
-        witness = self._ask(request, p.KernelsWitnessed)[0].witness
+        witness = self._witness(case)
         self._ask(p.DropTiming(case_id=case), p.Done)
         return witness.kernel_us, witness.marker_us
+
+    def _witness(self, case: str) -> KernelWitness:
+        request = p.WitnessKernels(case_id=case, calls=WITNESS_CALLS, cache="cold")
+        return self._ask(request, p.KernelsWitnessed)[0].witness
+
+    def spin_wide(
+        self, amount: int, blocks: Sequence[int], iterations: int, batches: int
+    ) -> tuple[Spun, ...]:
+        """Time spins of several numbers of blocks in turn; their rows hold nanoseconds only."""
+        return self._in_turn([self.prepare(amount, blocks=count) for count in blocks], iterations, batches)
+
+    def witness_wide(self, amount: int, blocks: int) -> WideWitness:
+        """Return CUPTI's time of a spin of many blocks beside the stamps of the very calls it watched."""
+        case = self.prepare(amount, blocks=blocks)
+        last = self._log(case)[-1][-1]
+        witness = self._witness(case)
+        # One call precedes those that are watched; the log holds a few more than all of them.
+        watched = range(last + 2, last + 2 + WITNESS_CALLS)
+        stamped_ns = tuple(row[1] - row[0] for row in self._log(case) if row[-1] in watched)
+        self._ask(p.DropTiming(case_id=case), p.Done)
+        if len(stamped_ns) != WITNESS_CALLS:
+            message = f"the log held {len(stamped_ns)} of {WITNESS_CALLS} calls"
+            raise InternalError("CALIBRATION_LOST", message)
+        return WideWitness(kernel_us=witness.kernel_us, stamped_ns=stamped_ns)
 
     def timer_step_ns(self, count: int = 64) -> float:
         """Return the median step between distinct readings of the device's global timer."""
         case = self.prepare(0, steps=count)
-        request = p.TimeBatch(case_id=case, warmup=1, iterations=1, calls_per_sample=1, cache="hot")
-        batch, _ = self._ask(request, p.Timed)
-        readings = self._stamps(case, batch.kept[-1])
+        readings = self._call(case)
         self._ask(p.DropTiming(case_id=case), p.Done)
         return median([float(high - low) for low, high in itertools.pairwise(readings)])
 
-    def prepare(self, amount: int, steps: int = 0) -> str:
+    def prepare(self, amount: int, *, blocks: int = 0, steps: int = 0) -> str:
         """Make a spin ready to be timed and return its name."""
         self._prepared += 1
         case = f"spin_{self._prepared}"
@@ -161,14 +193,20 @@ class Spinner:
             storage_bytes=8,
             blob=0,
         )
-        arguments = (like, ScalarArg(value=amount), ScalarArg(value=steps))
+        arguments = (like, ScalarArg(value=amount), ScalarArg(value=blocks), ScalarArg(value=steps))
         self._ask(p.PrepareTiming(case_id=case, argument_sets=(arguments,)), p.Done, [bytearray(8)])
         return case
 
+    def _call(self, case: str) -> tuple[int, ...]:
+        request = p.TimeBatch(case_id=case, warmup=1, iterations=1, calls_per_sample=1, cache="hot")
+        batch, _ = self._ask(request, p.Timed)
+        return self._stamps(case, batch.kept[-1])
+
+    def _log(self, case: str) -> list[tuple[int, ...]]:
+        return _rows(self._call(case))
+
     def _rows(self, case: str, sample: int, last: int) -> list[tuple[int, ...]]:
-        values = self._stamps(case, sample)
-        rows = [values[first : first + _ROW] for first in range(0, len(values), _ROW)]
-        return sorted(rows, key=lambda row: row[-1])[-last:]
+        return _rows(self._stamps(case, sample))[-last:]
 
     def _stamps(self, case: str, sample: int) -> tuple[int, ...]:
         _, payloads = self._ask(p.FetchTimedOutput(case_id=case, sample=sample), p.TimedOutput)
@@ -182,3 +220,9 @@ class Spinner:
             return outcome.reply, outcome.payloads
         text = outcome.reply if isinstance(outcome, Answer) else f"{outcome.code}: {outcome.message}"
         raise InternalError("CALIBRATION_LOST", f"{type(message).__name__} brought {text}")
+
+
+def _rows(log: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the log's rows, the oldest call first."""
+    rows = [tuple(log[first : first + _ROW]) for first in range(0, len(log), _ROW)]
+    return sorted(rows, key=lambda row: row[-1])

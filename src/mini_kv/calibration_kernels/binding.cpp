@@ -1,8 +1,10 @@
-// spin(Tensor like, int amount, int steps) -> Tensor
+// spin(Tensor like, int amount, int blocks, int steps) -> Tensor
 //
 // With steps == 0 a call that lasts `amount` cycles (nanoseconds on the CPU). It returns the log of the
 // last calls, one row each: {start ns, end ns, start clock, end clock, number of the call}; the log is one
 // tensor for the life of the process, so that the stamps of many timed calls are had by fetching one.
+// On a GPU `blocks` > 0 makes that many blocks, each of which lasts `amount` cycles; the row then holds the
+// first block's start and the last one's end, and no clocks. A CPU has no blocks.
 // Else the next `steps` distinct readings of the global timer.
 #ifdef MINI_KV_WITH_CUDA
 #define USE_CUDA  // without it the shim's header hides the accessor of the current CUDA stream
@@ -66,7 +68,7 @@ Tensor steps_cpu(const Tensor& like, int64_t steps) {
   return stamps;
 }
 
-Tensor spin_cpu(const Tensor& like, int64_t amount, int64_t steps) {
+Tensor spin_cpu(const Tensor& like, int64_t amount, int64_t /*blocks*/, int64_t steps) {
   if (steps > 0) {
     return steps_cpu(like, steps);
   }
@@ -85,7 +87,7 @@ Tensor spin_cpu(const Tensor& like, int64_t amount, int64_t steps) {
 }
 
 #ifdef MINI_KV_WITH_CUDA
-Tensor spin_cuda(const Tensor& like, int64_t amount, int64_t steps) {
+Tensor spin_cuda(const Tensor& like, int64_t amount, int64_t blocks, int64_t steps) {
   const torch::stable::accelerator::DeviceGuard guard(like.get_device_index());
   void* stream = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(like.get_device_index(), &stream));
@@ -98,7 +100,10 @@ Tensor spin_cuda(const Tensor& like, int64_t amount, int64_t steps) {
   }
   const int64_t number = next_number();
   Tensor& log = log_of(like);
-  const char* error = mini_kv_calibration::launch_spin(row(log, number), amount, number, stream);
+  int64_t* stamps = row(log, number);
+  const char* error =
+      blocks > 0 ? mini_kv_calibration::launch_wide(stamps, row(log, number + 1), amount, blocks, number, stream)
+                 : mini_kv_calibration::launch_spin(stamps, amount, number, stream);
   STD_TORCH_CHECK(error == nullptr, "spin: CUDA error: ", error);
   return log;
 }
@@ -107,7 +112,7 @@ Tensor spin_cuda(const Tensor& like, int64_t amount, int64_t steps) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY(mini_kv_calibration, m) {
-  m.def("spin(Tensor like, int amount, int steps) -> Tensor");
+  m.def("spin(Tensor like, int amount, int blocks, int steps) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(mini_kv_calibration, CPU, m) { m.impl("spin", TORCH_BOX(&spin_cpu)); }

@@ -50,6 +50,22 @@ class CalibrationLength(Record, frozen=True, kw_only=True):
     error_us: float
 
 
+class WideReading(Record, frozen=True, kw_only=True):
+    """A spin of ``blocks`` blocks in one fresh process, in microseconds a call.
+
+    ``stamped_us`` is the time from the first block's start to the last one's end by the global timer, in
+    the calls that were timed; ``witness_stamped_us`` the same in the calls that CUPTI watched. ``net_us``
+    is what the timer reads and ``witness_us`` CUPTI's kernel time.
+    """
+
+    process: int
+    blocks: Annotated[int, Meta(ge=1)]
+    stamped_us: float
+    net_us: float
+    witness_us: float
+    witness_stamped_us: float
+
+
 class CalibrationBar(Record, frozen=True, kw_only=True):
     """One demand on the timer, what was found, and whether it holds."""
 
@@ -83,6 +99,7 @@ class Calibration(Record, frozen=True, kw_only=True):
     lengths: tuple[CalibrationLength, ...]
     readings: tuple[SpinReading, ...]
     ratios: tuple[SpinRatio, ...]
+    wide: tuple[WideReading, ...] = ()
     bars: tuple[CalibrationBar, ...]
     passed: bool
     elapsed_s: float
