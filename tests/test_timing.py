@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
+import mmap
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,6 +18,7 @@ import torch
 from mini_kv.core import protocol as p
 from mini_kv.worker import timing
 from mini_kv.worker.glimpse import PLACES, Looker, overlay
+from mini_kv.worker.storage import as_outputs
 from mini_kv.worker.timed_cases import TimedCases
 from mini_kv.worker.timing import CpuTimer, kept_indices, tick_us, timer_for
 
@@ -306,3 +310,36 @@ def test_a_glimpse_of_a_result_that_stays_changes_nothing(dtype: torch.dtype) ->
         assert overlay(raw, seen) == raw
     assert Looker().look((torch.empty(0), None, torch.empty(2, device="meta"))) == (None, None, None)
     assert overlay(b"abc", None) == b"abc"
+
+
+def test_a_result_whose_pages_nobody_can_read_is_not_waited_for() -> None:
+    reading, length = 1, 1 << 16
+    pages = mmap.mmap(-1, length)
+    tensor = torch.frombuffer(pages, dtype=torch.float32)
+    assert Looker().look(tensor) != (None,)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    assert protect(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(length), 0) == 0
+    try:
+        with pytest.raises(ValueError, match="could not be read when it was returned"):
+            Looker().look(tensor)
+    finally:
+        assert protect(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(length), reading) == 0
+
+
+@pytest.mark.parametrize(
+    ("late", "said"),
+    [
+        (lambda: torch._neg_view(torch.ones(3)), "worked out when it is read"),
+        (lambda: torch.ones(3, dtype=torch.complex64).conj(), "worked out when it is read"),
+        (lambda: torch._efficientzerotensor(3), "C\\+\\+ class of its own|worked out"),
+        (lambda: torch._lazy_clone(torch.ones(3)), "copied when it is used"),
+        (lambda: torch.ones(2, 2).to_sparse(), "C\\+\\+ class of its own"),
+    ],
+)
+def test_a_result_that_computes_when_it_is_looked_at_is_refused(
+    late: Callable[[], torch.Tensor], said: str
+) -> None:
+    with pytest.raises(TypeError, match=said):
+        as_outputs(late())
+    with pytest.raises(TypeError, match=said):
+        Looker().look(late())

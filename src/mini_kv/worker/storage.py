@@ -164,10 +164,29 @@ def describe_outputs(
 def as_outputs(result: object) -> list[torch.Tensor]:
     """Normalise what an operator returned to a list of tensors; raises ``TypeError``."""
     values = list(result) if isinstance(result, tuple | list) else [result]
-    tensors: list[torch.Tensor] = []
-    for value in values:
-        # A subclass could compute lazily, after the time was taken: only plain tensors count.
-        if type(value) is not torch.Tensor:
-            raise TypeError(f"the operator returned a {type(value).__name__}, not a torch.Tensor")
-        tensors.append(value)
-    return tensors
+    return [plain(value) for value in values]
+
+
+def plain(value: object) -> torch.Tensor:
+    """Return a value that is a tensor whose elements stand in memory; raises ``TypeError``.
+
+    Anything else could compute when it is looked at, after the time was taken: a subclass in Python, one in
+    C++ (its table of virtual functions is another), a view that negates later, a clone that copies later.
+    """
+    if type(value) is not torch.Tensor:
+        raise TypeError(f"the operator returned a {type(value).__name__}, not a torch.Tensor")
+    if _functions_of(value) != _PLAIN:
+        raise TypeError("the operator returned a tensor of a C++ class of its own, not a plain one")
+    if value.is_neg() or value.is_conj() or value._is_zerotensor():
+        raise TypeError("the operator returned a tensor whose elements are worked out when it is read")
+    if torch._C._is_cow_tensor(value):
+        raise TypeError("the operator returned a tensor whose memory is copied when it is used")
+    return value
+
+
+def _functions_of(tensor: torch.Tensor) -> int | None:
+    # A C++ object begins with the address of its class's virtual functions.
+    return ctypes.c_void_p.from_address(tensor._cdata).value
+
+
+_PLAIN = _functions_of(torch.empty(0))
