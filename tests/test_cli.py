@@ -268,14 +268,43 @@ def test_in_another_thread_no_handler_is_set() -> None:
     assert errors == []
 
 
-def test_a_reader_that_leaves_is_no_error(project_root: Path) -> None:
-    command = f"{sys.executable} -m mini_kv schema --list | head -n 1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=project_root, capture_output=True, text=True, timeout=60, check=False
+def in_bash(project_root: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` with ``mini-kv`` standing for this interpreter's; the exit code is mini-kv's own."""
+    script = f'mini-kv() {{ "{sys.executable}" -m mini_kv "$@"; }}; {command}; exit ${{PIPESTATUS[0]}}'
+    return subprocess.run(
+        ["bash", "-c", script], cwd=project_root, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("mini-kv schema --list | head -n 1", 0),
+        ("mini-kv schema task_card | true", 0),
+        ("mini-kv validate-task --json no_such.yaml | true", 2),
+        ("mini-kv validate-task --json no_such.yaml >&-", 2),
+        ("mini-kv validate-task no_such.yaml 2>&1 | true", 2),
+        ("mini-kv validate-task no_such.yaml 2>/dev/full", 2),
+        ("mini-kv verify --help | true", 0),
+        ("mini-kv --help >&-", 0),
+        ("mini-kv --help <&- >&- 2>&-", 0),
+    ],
+)
+def test_a_reader_that_leaves_or_never_was_changes_no_exit_code(
+    project_root: Path, command: str, code: int
+) -> None:
+    done = in_bash(project_root, command)
+    assert done.returncode == code
+    assert "fault of mini-kv" not in done.stderr
     assert "BrokenPipe" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["schema task_card", "schema --list", "--help", "verify --help"])
+def test_a_result_that_stdout_refuses_is_a_sentence_and_exit_code_2(project_root: Path, command: str) -> None:
+    done = in_bash(project_root, f"mini-kv {command} >/dev/full")
+    assert done.returncode == 2
+    assert done.stderr == "mini-kv: The result cannot be written to stdout: No space left on device.\n"
 
 
 # ---------------------------------------------------------------------------- words of the candidate

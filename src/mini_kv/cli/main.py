@@ -9,6 +9,7 @@ import sys
 from typing import NoReturn, Protocol
 
 from mini_kv import __version__
+from mini_kv.cli import outlet
 from mini_kv.core.errors import ConfigurationError, ExitCode, MiniKvError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -101,18 +102,23 @@ def report_error(error: MiniKvError) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; never raises but ``SystemExit`` from argparse's own ``--help``."""
+    """Run one command; never raises but ``SystemExit`` from argparse's own ``--help``.
+
+    Without ``argv`` it is the whole process's command: its arguments are taken, and its streams guarded.
+    """
+    if argv is None:
+        outlet.install()
+        argv = sys.argv[1:]
     try:
-        return int(_dispatch(sys.argv[1:] if argv is None else argv))
+        try:
+            return int(_dispatch(argv))
+        finally:
+            sys.stdout.flush()  # what stdout refuses is said in one sentence here, and not at all later
     except MiniKvError as error:
         return report_error(error)
     except KeyboardInterrupt:
         print("mini-kv: interrupted.", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader of stdout left (``| head``): nothing is wrong here, and nothing can be printed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return ExitCode.ACCEPTED
     except Exception as error:
         if os.environ.get("MINI_KV_TRACEBACK"):
             raise
