@@ -32,7 +32,7 @@ KEY_FIELDS = {
 }
 """What enters the environment key: all that decides a time, nothing that jitters."""
 
-PACKAGES = ("jinja2", "jsonschema_rs", "msgspec", "pynvml", "rich", "yaml")
+PACKAGES = ("jsonschema_rs", "msgspec", "pynvml", "rich", "yaml")
 LEAST_FREE_BYTES = 2 << 30
 OLDEST_TORCH = (2, 11)
 TOOL_PROBE_S = 0.6
