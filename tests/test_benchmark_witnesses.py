@@ -227,6 +227,17 @@ def test_further_rounds_clear_no_false_claim(monkeypatch: pytest.MonkeyPatch) ->
     assert clock.asked == 2 * witnesses.MAX_SLOPE_ROUNDS
 
 
+def test_a_claim_that_is_contradicted_beyond_doubt_is_not_clocked_for_half_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Every look at a clock ten times too slow took all rounds, each of them ten times as long as planned.
+    clock = Clock(monkeypatch, stretched=set())
+    slope_us = clock.slope_us(0.5)
+    assert slope_us == pytest.approx(10.0)
+    assert clock.asked == 2 * witnesses.SLOPE_ROUNDS
+    assert judge_claim(series(3.3), slope_us, "cuda", 5, ())[1][0].code == "CLOCK_CONTRADICTS"
+
+
 def test_output_that_may_still_lie_in_the_cache_is_not_counted_as_moved() -> None:
     assert floor_bound_us(16 << 20, 8 << 20, 60 << 20, 4.0e6) == pytest.approx((8 << 20) / 4.0e6)
     assert floor_bound_us(300 << 20, 150 << 20, 60 << 20, 4.0e6) == pytest.approx((240 << 20) / 4.0e6)

@@ -22,6 +22,8 @@ WITNESS_CALLS = 30
 SLOPE_SPAN_US = {"cuda": 4_000.0, "cpu": 60_000.0}
 SLOPE_ROUNDS = 5
 MAX_SLOPE_ROUNDS = 25
+# A slope that is so many times what would be noise is contradicted by its first rounds already.
+BEYOND_DOUBT = 3.0
 BOUND_TRIES = 3
 MAX_REPEATED_CALLS = 2_000
 # Replays of a graph add about 1 us between kernels, and the slope carries the host's jitter.
@@ -99,9 +101,10 @@ def outside_slope_us(subject: TimedSubject, case: Case, p50_us: float, net_us: f
     """Return the candidate's time a call by the judge's clock: the slope over two call counts.
 
     The least that either count ever took: what else the machine does can only lengthen a round. Rounds are
-    added, to :data:`MAX_SLOPE_ROUNDS`, while the slope contradicts ``net_us``, the claim. On the CPU a round
-    is the lesser of wall time and of the CPU time that the kernel charged to the worker: a busy machine
-    stretches the first, several threads the second. ``None`` when the calls cannot be repeated.
+    added, to :data:`MAX_SLOPE_ROUNDS`, while the slope contradicts ``net_us``, the claim, and does not do so
+    beyond doubt. On the CPU a round is the lesser of wall time and of the CPU time that the kernel charged to
+    the worker: a busy machine stretches the first, several threads the second. ``None`` when the calls cannot
+    be repeated.
     """
     span = SLOPE_SPAN_US[subject.device]
     short = max(1, min(MAX_REPEATED_CALLS // 5, int(span / 4.0 / max(p50_us, 0.5))))
@@ -111,7 +114,7 @@ def outside_slope_us(subject: TimedSubject, case: Case, p50_us: float, net_us: f
     least = [math.inf, math.inf]
     slope_us = math.inf
     for done in range(MAX_SLOPE_ROUNDS):
-        if done >= SLOPE_ROUNDS and _within(net_us, slope_us, subject.device):
+        if done >= SLOPE_ROUNDS and not _doubtful(net_us, slope_us, subject.device):
             break
         for which, calls in enumerate(counts):
             took_us = _outside_us(subject, p.RunRepeats(case_id=case.id, calls=calls))
@@ -181,6 +184,11 @@ def _limit_us(claim_us: float, device: DeviceKind) -> float:
 
 def _within(claim_us: float, outside_us: float, device: DeviceKind) -> bool:
     return outside_us <= _limit_us(claim_us, device)
+
+
+def _doubtful(claim_us: float, outside_us: float, device: DeviceKind) -> bool:
+    limit_us = _limit_us(claim_us, device)
+    return limit_us < outside_us < BEYOND_DOUBT * limit_us
 
 
 def judge_claim(
