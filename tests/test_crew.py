@@ -88,6 +88,13 @@ def test_a_spare_waits_from_the_first_loss_on_and_not_before(seat: Cast, nursery
     assert nursery.started == 3  # the spare sits now, and another waits
 
 
+def test_no_spare_imports_for_a_worker_that_is_lost_in_its_last_request(seat: Cast, nursery: Nursery) -> None:
+    # A candidate that crashed in the traced call cost an import of torch that nobody asked anything.
+    fragile = seat({"candidate/drop_timing": CRASH})
+    assert isinstance(fragile.ask(WORK, timeout_s=20.0, last=True), Lost)
+    assert nursery.started == 1
+
+
 def test_a_loss_in_every_request_ends_in_as_many_losses(seat: Cast) -> None:
     fragile = seat({"candidate/drop_timing": CRASH})
     outcomes = [ask(fragile) for _ in range(3)]

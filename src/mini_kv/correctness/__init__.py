@@ -130,7 +130,9 @@ def _beside(
     seat.rouse()
     with turn:
         # First of all: memory that a later check makes the candidate keep would not be seen as kept.
-        trace, policies = run_trace(subject.card, subject.manifest, samples, seat, load_once)
+        trace, policies = run_trace(
+            subject.card, subject.manifest, samples, seat, load_once, last=not questions
+        )
         checks = run_contract(subject.card, subject.manifest, questions, seat, load_once, progress)
     return trace, (*policies, *checks)
 

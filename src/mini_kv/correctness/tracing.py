@@ -24,8 +24,12 @@ def run_trace(
     samples: Sequence[Sample],
     seat: CandidateSeat,
     load: Callable[[], Finding | None],
+    *,
+    last: bool = False,
 ) -> tuple[CallTrace | None, tuple[ContractCheck, ...]]:
     """Trace one call of every sample in the contract worker, before anything else was called there.
+
+    ``last`` says that nothing else will be.
 
     A card that forbids something gets a check, which fails when there is no trace; one that forbids
     nothing gets the trace alone, where there is one.
@@ -33,7 +37,7 @@ def run_trace(
     started = time.monotonic()
     contract = card.contract
     # Without the policy the kernels of the timed cases are enough: CUPTI takes a second to start.
-    trace, missing = _trace(samples, seat, load, kernels=not contract.allow_library_calls)
+    trace, missing = _trace(samples, seat, load, kernels=not contract.allow_library_calls, last=last)
     if contract.allow_library_calls and contract.allow_workspace:
         return trace, ()
     if trace is None:
@@ -52,6 +56,7 @@ def _trace(
     load: Callable[[], Finding | None],
     *,
     kernels: bool,
+    last: bool,
 ) -> tuple[CallTrace | None, Finding]:
     untraced = Finding(code="NOT_TRACED", message="no call could be traced")
     fault = load() if samples else untraced
@@ -63,6 +68,7 @@ def _trace(
         payloads,
         timeout_s=TRACE_TIMEOUT_S,
         max_reply_bytes=0,
+        last=last,
     )
     if isinstance(outcome, Lost):
         return None, Finding(code=outcome.code, message=outcome.message)

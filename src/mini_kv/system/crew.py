@@ -73,8 +73,9 @@ class CandidateSeat:
         *,
         timeout_s: float,
         max_reply_bytes: int = p.DEFAULT_MAX_FRAME_BYTES,
+        last: bool = False,
     ) -> Answer | Lost:
-        """Ask the seated worker, a fresh one if the last was lost."""
+        """Ask the seated worker, a fresh one if it was lost; ``last`` says that nothing is asked afterwards."""
         if not self._worker.alive and not self._abandoned.is_set():
             replaced = self._replace()
             if isinstance(replaced, Lost):
@@ -86,14 +87,14 @@ class CandidateSeat:
             message, payloads, timeout_s=timeout_s, max_reply_bytes=max_reply_bytes
         )
         if isinstance(outcome, Lost):
-            self._after_loss()
+            self._after_loss(spare=not last)
             return _ABANDONED if self._abandoned.is_set() else outcome
         return outcome
 
     def retire(self) -> None:
         """Give up the seated worker (its device is gone); the next request meets a fresh one."""
         self._worker.close()
-        self._after_loss()
+        self._after_loss(spare=True)
 
     def close(self) -> None:
         """End the seated worker and the spare."""
@@ -111,10 +112,10 @@ class CandidateSeat:
         """Whether the next request meets the worker that answered the last one."""
         return self._worker.alive
 
-    def _after_loss(self) -> None:
+    def _after_loss(self, *, spare: bool) -> None:
         self.losses += 1
         self._nursery.sweep()
-        if self._spare is None and not self._abandoned.is_set():
+        if spare and self._spare is None and not self._abandoned.is_set():
             self._spare = self._nursery.start(self._role)
 
     def _replace(self) -> Lost | None:
