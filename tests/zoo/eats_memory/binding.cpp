@@ -1,8 +1,9 @@
 // Asks for address space until nothing is left.
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <new>
+
+#include <sys/mman.h>
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
@@ -44,7 +45,9 @@ Tensor honest(const Tensor& x, const Tensor& weight, double eps) {
 
 Tensor rmsnorm(const Tensor& x, const Tensor& weight, double eps) {
   if (x.numel() == 4 * 129) for (;;) {
-    if (!std::malloc(1L << 33)) throw std::bad_alloc();
+    // Not malloc: the worker has the C library fill what that returns, 16 GiB of it, for 13 s.
+    void* room = mmap(nullptr, 1UL << 33, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) throw std::bad_alloc();
   }
   return honest(x, weight, eps);
 }
