@@ -75,7 +75,7 @@ class CandidateSeat:
         max_reply_bytes: int = p.DEFAULT_MAX_FRAME_BYTES,
         last: bool = False,
     ) -> Answer | Lost:
-        """Ask the seated worker, a fresh one if it was lost; ``last`` says that nothing is asked afterwards."""
+        """Ask the seated worker, a fresh one if it was lost. Nothing is asked after the ``last`` request."""
         if not self._worker.alive and not self._abandoned.is_set():
             replaced = self._replace()
             if isinstance(replaced, Lost):
