@@ -6,7 +6,7 @@
 namespace mini_kv_calibration {
 
 constexpr int64_t kStamps = 5;  // values a call leaves
-constexpr int64_t kCalls = 64;  // calls the log holds
+constexpr int64_t kCalls = 256;  // calls the log holds: those of a witness, and of the batch that fetches it
 constexpr int kWideThreads = 256;
 
 // Enqueues one thread that spins for `amount` cycles of its multiprocessor's clock and writes
