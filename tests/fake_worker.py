@@ -253,6 +253,25 @@ class Candidate:
                 reply = timed(request, 10.0)
                 self.last[request.case_id] = (reply.calls_per_sample, request.kept_at)
                 return reply, []
+            case p.RunRepeats() if request.kept_outputs:
+                return p.Repeated(kept=(request.calls - 1,)), []
+            case p.TimeUnseen():
+                self.sets[request.case_id] = list(payloads)
+                self.last[request.case_id] = (1, 1.0)
+                samples_us = samples(1, 10.0)
+                return p.Timed(
+                    samples_us=samples_us,
+                    launch_exposed=(),
+                    kept=(0,),
+                    calls_per_sample=1,
+                    floor_us=0.05,
+                    tick_us=0.001,
+                ), []
+            case p.FetchRepeated():
+                sets = self.sets[request.case_id]
+                used = request.position % len(sets)
+                raw = doubled(sets[used])
+                return p.TimedOutput(argument_set=used, outputs=(output_spec(len(raw) // 4),)), [raw]
             case p.Recall():
                 return p.Recalled(), [self.kept[name] for name in request.kept]
             case p.FetchTimedInputs():

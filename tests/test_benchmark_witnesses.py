@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +13,9 @@ import pytest
 from mini_kv.benchmark import witnesses
 from mini_kv.benchmark.ceilings import floor_bound_us, peak_bytes_per_us, per_time, percent
 from mini_kv.benchmark.fresh import FreshTry, judge_claim_again, judge_fresh
-from mini_kv.benchmark.samples import timed_seed
+from mini_kv.benchmark.samples import CaseLost, Sets, timed_seed
 from mini_kv.benchmark.telemetry import Watch
-from mini_kv.benchmark.witnesses import Bound, bound_claim, disagreement, judge_claim
+from mini_kv.benchmark.witnesses import Bound, Run, bound_claim, disagreement, judge_claim
 from mini_kv.core import protocol as p
 from mini_kv.core.benchmark import BenchmarkCase, KernelWitness, Series, Telemetry
 from mini_kv.core.card import Case, CaseKind
@@ -203,10 +205,10 @@ class Clock:
         monkeypatch.setattr(witnesses, "_done", lambda *_: True)
         monkeypatch.setattr(witnesses, "_outside_us", self.took_us)
 
-    def took_us(self, _: object, request: p.RunRepeats) -> float:
+    def took_us(self, _: object, request: p.RunRepeats) -> Run:
         self.asked += 1
         busy_us = 7000.0 if (self.asked - 1) in self.stretched else 0.0
-        return 40.0 + 10.0 * float(request.calls) + busy_us
+        return Run(took_us=40.0 + 10.0 * float(request.calls) + busy_us, kept=())
 
     def slope_us(self, claim_us: float) -> float | None:
         subject: Any = SimpleNamespace(device="cuda")
@@ -306,3 +308,41 @@ def test_a_candidate_that_stops_remembering_after_the_plan_does_not_reproduce_it
     assert [finding.code for finding in judge_claim_again((honest_now,), 1.0)] == ["TIME_NOT_REPRODUCED"]
     assert judge_claim_again((fresh(60.0, 55.0, after_us=2.0),), 1.0) == ()
     assert judge_claim_again((), 1.0) == ()
+
+
+class KeepingClock:
+    """A CPU worker whose runs keep what ``kept`` says and take what ``took_us`` says, in turn."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kept: tuple[int, ...], took_us: list[float]) -> None:
+        self.caught: list[Any] = []
+        self.looked_at: list[int] = []
+        runs = iter(took_us * 10)
+        monkeypatch.setattr(witnesses, "_done", lambda *_: True)
+        monkeypatch.setattr(witnesses, "_outside_us", lambda *_: Run(took_us=next(runs), kept=kept))
+        monkeypatch.setattr(witnesses, "fetch_output", self.fetch)
+
+    def fetch(self, _: object, request: p.FetchRepeated, *rest: object) -> None:
+        self.looked_at.append(request.position)
+
+    def slope_us(self) -> float | None:
+        subject: Any = SimpleNamespace(device="cpu", chooser=random.Random(1))
+        case = Case(id="a", kind=CaseKind.BENCHMARK, params={})
+        sets = Sets(made=(), keys=("one", "two"))
+        return witnesses.outside_slope_us(subject, case, 500.0, 500.0, sets, self.caught)
+
+
+def test_every_run_that_changes_the_slope_has_a_result_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = KeepingClock(monkeypatch, (3,), [900.0, 4000.0, 800.0, 4100.0, 850.0, 3900.0])
+    clock.slope_us()
+    assert len(clock.caught) == len(clock.looked_at) == 4
+
+
+def test_a_run_that_kept_nothing_bounds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    slope = KeepingClock(monkeypatch, (), [1.0, 2.0]).slope_us()
+    assert slope is not None and math.isnan(slope)
+    assert judge_claim(series(500.0), slope, "cpu", 5, ())[1][0].code == "CLOCK_CONTRADICTS"
+
+
+def test_a_result_of_a_call_that_no_run_had_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CaseLost, match="in a run of"):
+        KeepingClock(monkeypatch, (10**9,), [1.0, 2.0]).slope_us()

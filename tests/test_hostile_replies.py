@@ -217,9 +217,10 @@ def test_the_stubs_of_this_file_pass_when_nothing_is_hostile() -> None:
     results = run_cases(subject, silent)
     assert [result.status for result in results] == [Status.PASS] * 4
     seat = Seat(instead={})
-    timed = take_case(subject_of(seat), CARD.case("timed"))
+    subject = subject_of(seat)
+    timed = take_case(subject, CARD.case("timed"))
     record = finish_case(
-        subject_of(seat),
+        subject,
         timed,
         p.TimerMeasured(floor_us=0.1, tick_us=0.001, copy_gb_per_s=1.0, l2_bytes=None),
     )

@@ -18,6 +18,7 @@ import torch
 from mini_kv.core import protocol as p
 from mini_kv.worker import timing
 from mini_kv.worker.glimpse import PLACES, Looker, overlay
+from mini_kv.worker.repeats import Repeats
 from mini_kv.worker.storage import as_outputs
 from mini_kv.worker.timed_cases import TimedCases
 from mini_kv.worker.timing import CpuTimer, kept_indices, tick_us, timer_for
@@ -343,3 +344,52 @@ def test_a_result_that_computes_when_it_is_looked_at_is_refused(
         as_outputs(late())
     with pytest.raises(TypeError, match=said):
         Looker().look(late())
+
+
+def test_what_a_clocked_run_keeps_is_drawn_after_each_call() -> None:
+    """A candidate that read the position of the kept call from the stopwatch worked on that one alone."""
+    counter = Counter()
+    repeats = Repeats(counter, SETS, torch.device("cpu"))
+    repeats.run(300, kept_outputs=30)
+    first = repeats.kept
+    assert counter.calls == [position % 3 for position in range(300)]
+    assert 5 <= len(first) <= 80
+    for position, kept in first.items():
+        assert isinstance(kept.result, torch.Tensor)
+        assert kept.argument_set == position % 3
+        assert kept.result.tolist() == [float(position % 3), float(position + 1)]
+    repeats.run(300, kept_outputs=30)
+    assert set(repeats.kept) != set(first)
+    repeats.run(2, kept_outputs=30)
+    assert sorted(repeats.kept) == [0, 1]
+
+
+def test_a_clocked_run_keeps_no_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(timing.KEPT_OUTPUT_BYTES, "cpu", 3 * 8)
+    repeats = Repeats(Counter(), SETS, torch.device("cpu"))
+    repeats.run(50, kept_outputs=40)
+    assert len(repeats.kept) == 3
+    repeats.run(5)
+    assert len(repeats.kept) == 3
+
+
+def test_a_call_on_unseen_arguments_is_the_first_to_meet_them() -> None:
+    """A warm-up call on the same sets let a candidate work out all of their results beforehand."""
+    order: list[str] = []
+
+    def call(value: torch.Tensor) -> torch.Tensor:
+        order.append("call")
+        return value + 1.0
+
+    def make() -> list[torch.Tensor]:
+        order.append("make")
+        return [torch.ones(4)]
+
+    cases = TimedCases(torch.device("cpu"), keeps_outputs=True)
+    timed = cases.unseen("new", call, make)
+    assert order == ["make", "call"]
+    assert (len(timed.samples_us), timed.kept, timed.calls_per_sample) == (1, (0,), 1)
+    assert timed.samples_us[0] > 0.0
+    reply, payloads = cases.answer(p.FetchTimedOutput(case_id="new", sample=0))
+    assert isinstance(reply, p.TimedOutput) and reply.argument_set == 0
+    assert torch.frombuffer(bytearray(payloads[0]), dtype=torch.float32).tolist() == [2.0] * 4

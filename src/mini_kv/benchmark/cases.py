@@ -130,7 +130,8 @@ def judge_case(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) 
 def _witnessed(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) -> BenchmarkCase:
     kernels = witness_kernels(subject, timed.case)
     candidate, reference = both_series(subject, timed.taken, kernels)
-    bound = bound_claim(subject, timed.case, candidate)
+    bound = bound_claim(subject, timed.case, candidate, timed.sets)
+    timed.wrong += bound.wrong
     findings = list(judge_quality(candidate, reference, subject.device))
     if kernels.finding is not None:
         findings.append(kernels.finding)

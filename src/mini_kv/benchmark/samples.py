@@ -303,20 +303,27 @@ def catch_output(
     """Copy out the result of one of the candidate's calls that were just timed; raises :class:`CaseLost`."""
     # Which call is looked at is drawn only after all of them have been made.
     sample = subject.chooser.choice(timed.kept)
-    output_bytes = made_output_bytes(sets.made[0])
+    calls = timed.calls_per_sample
+    kept = sample * calls + p.kept_call(kept_at, calls)
+    request = p.FetchTimedOutput(case_id=case_id, sample=sample)
+    return fetch_output(subject, request, sets, kept % len(sets.keys))
+
+
+def fetch_output(
+    subject: TimedSubject, request: p.FetchTimedOutput | p.FetchRepeated, sets: Sets, argument_set: int
+) -> Caught:
+    """Copy out one result, which belongs to that argument set by the plan; raises :class:`CaseLost`."""
     outcome = subject.seat.ask(
-        p.FetchTimedOutput(case_id=case_id, sample=sample),
+        request,
         timeout_s=subject.timeout_s,
-        max_reply_bytes=2 * output_bytes + REPLY_SLACK_BYTES,
+        max_reply_bytes=2 * made_output_bytes(sets.made[0]) + REPLY_SLACK_BYTES,
     )
     reply = expect_reply(outcome, p.TimedOutput)
     assert isinstance(outcome, Answer)
-    calls = timed.calls_per_sample
-    kept = sample * calls + p.kept_call(kept_at, calls)
-    return Caught(argument_set=kept % len(sets.keys), outputs=reply, payloads=outcome.payloads)
+    return Caught(argument_set=argument_set, outputs=reply, payloads=outcome.payloads)
 
 
-_R = TypeVar("_R", p.Timed, p.TimedOutput, p.TimedInputs, p.KernelsWitnessed, p.Done)
+_R = TypeVar("_R", p.Timed, p.TimedOutput, p.TimedInputs, p.KernelsWitnessed, p.Repeated, p.Done)
 
 
 def expect_reply(outcome: Answer | Lost, kind: type[_R]) -> _R:

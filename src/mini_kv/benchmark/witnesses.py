@@ -6,10 +6,18 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mini_kv.benchmark.again import again_us, not_reproduced
-from mini_kv.benchmark.samples import CaseLost, TimedSubject, expect_reply
+from mini_kv.benchmark.samples import (
+    CaseLost,
+    Caught,
+    Sets,
+    TimedSubject,
+    check_outputs,
+    expect_reply,
+    fetch_output,
+)
 from mini_kv.core import protocol as p
 from mini_kv.core.benchmark import KernelWitness, Series, TimingTrust
 from mini_kv.core.card import Case, DeviceKind
@@ -26,6 +34,8 @@ MAX_SLOPE_ROUNDS = 25
 BEYOND_DOUBT = 3.0
 BOUND_TRIES = 3
 MAX_REPEATED_CALLS = 2_000
+# Results that a run keeps, about; one of them is looked at.
+KEPT_OF_A_RUN = 8
 # Replays of a graph add about 1 us between kernels, and the slope carries the host's jitter.
 SLACK_US = {"cuda": 2.0, "cpu": 5.0}
 SLACK_FRACTION = {"cuda": 0.10, "cpu": 1.00}
@@ -97,7 +107,14 @@ def disagreement(series: Series, witness: KernelWitness) -> tuple[Finding, ...]:
     return ()
 
 
-def outside_slope_us(subject: TimedSubject, case: Case, p50_us: float, net_us: float) -> float | None:
+def outside_slope_us(
+    subject: TimedSubject,
+    case: Case,
+    p50_us: float,
+    net_us: float,
+    sets: Sets | None = None,
+    caught: list[Caught] | None = None,
+) -> float | None:
     """Return the candidate's time a call by the judge's clock: the slope over two call counts.
 
     The least that either count ever took: what else the machine does can only lengthen a round. Rounds are
@@ -105,6 +122,9 @@ def outside_slope_us(subject: TimedSubject, case: Case, p50_us: float, net_us: f
     beyond doubt. On the CPU a round is the lesser of wall time and of the CPU time that the kernel charged to
     the worker: a busy machine stretches the first, several threads the second. ``None`` when the calls cannot
     be repeated.
+
+    With ``sets``, a result of every run that was shorter than those before it is added to ``caught``: only
+    such a run changes the slope, and work that it left out would be missing there. Raises ``CaseLost``.
     """
     span = SLOPE_SPAN_US[subject.device]
     short = max(1, min(MAX_REPEATED_CALLS // 5, int(span / 4.0 / max(p50_us, 0.5))))
@@ -117,26 +137,51 @@ def outside_slope_us(subject: TimedSubject, case: Case, p50_us: float, net_us: f
         if done >= SLOPE_ROUNDS and not _doubtful(net_us, slope_us, subject.device):
             break
         for which, calls in enumerate(counts):
-            took_us = _outside_us(subject, p.RunRepeats(case_id=case.id, calls=calls))
-            if took_us is None:
+            kept = KEPT_OF_A_RUN if sets is not None and subject.device == "cpu" else 0
+            request = p.RunRepeats(case_id=case.id, calls=calls, kept_outputs=kept)
+            ran = _outside_us(subject, request)
+            if ran is None:
                 return None
-            least[which] = min(least[which], took_us)
+            if ran.took_us >= least[which] or (kept and not ran.kept):
+                continue  # a run of which nothing was kept shows nothing
+            least[which] = ran.took_us
+            if sets is not None and caught is not None and kept:
+                caught.append(_catch_repeated(subject, case, sets, ran.kept, calls))
         slope_us = (least[1] - least[0]) / (counts[1] - counts[0])
     return slope_us
 
 
-def _outside_us(subject: TimedSubject, request: p.RunRepeats) -> float | None:
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one run took by the judge's clock, and the calls whose results it kept."""
+
+    took_us: float
+    kept: tuple[int, ...]
+
+
+def _catch_repeated(subject: TimedSubject, case: Case, sets: Sets, kept: Sequence[int], calls: int) -> Caught:
+    position = subject.chooser.choice(kept)
+    if not 0 <= position < calls:
+        message = f"the worker names the result of call {position} in a run of {calls}"
+        raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=message))
+    request = p.FetchRepeated(case_id=case.id, position=position)
+    return fetch_output(subject, request, sets, position % len(sets.keys))
+
+
+def _outside_us(subject: TimedSubject, request: p.RunRepeats) -> Run | None:
     used_ns = cpu_time_ns(subject.seat.pid) if subject.device == "cpu" else None
     started_ns = time.perf_counter_ns()
-    if not _done(subject, request):
+    outcome = subject.seat.ask(request, timeout_s=subject.timeout_s, max_reply_bytes=0)
+    if not (isinstance(outcome, Answer) and isinstance(outcome.reply, p.Done | p.Repeated)):
         return None
     wall_ns = time.perf_counter_ns() - started_ns
     now_ns = cpu_time_ns(subject.seat.pid) if used_ns is not None else None
     charged_ns = now_ns - used_ns if now_ns is not None and used_ns is not None else wall_ns
-    return min(wall_ns, charged_ns) / 1e3
+    kept = outcome.reply.kept if isinstance(outcome.reply, p.Repeated) else ()
+    return Run(took_us=min(wall_ns, charged_ns) / 1e3, kept=kept)
 
 
-def _done(subject: TimedSubject, request: p.PrepareRepeats | p.RunRepeats) -> bool:
+def _done(subject: TimedSubject, request: p.PrepareRepeats) -> bool:
     outcome = subject.seat.ask(request, timeout_s=subject.timeout_s, max_reply_bytes=0)
     return isinstance(outcome, Answer) and isinstance(outcome.reply, p.Done)
 
@@ -145,28 +190,42 @@ def _done(subject: TimedSubject, request: p.PrepareRepeats | p.RunRepeats) -> bo
 class Bound:
     """What the outside clock said at last, and ``around_us``: the claim as measured beside that, net.
 
-    ``None`` where that clock agrees with the claim itself.
+    ``None`` where that clock agrees with the claim itself. ``wrong`` is what was wrong with results of the
+    calls that it timed.
     """
 
     outside_us: float | None
     around_us: float | None = None
+    wrong: tuple[Finding, ...] = ()
 
 
-def bound_claim(subject: TimedSubject, case: Case, series: Series) -> Bound:
+def bound_claim(subject: TimedSubject, case: Case, series: Series, sets: Sets | None = None) -> Bound:
     """Bound a claim from outside; where it is contradicted look again, :data:`BOUND_TRIES` times in all.
 
     The clock runs in another moment than the samples. So before and after every further look the claim is
     measured again: an honest one is then stretched by whatever stretches the calls, a forged one is not.
-    Raises ``CaseLost``.
+    With ``sets``, results of the calls that are clocked are judged. Raises ``CaseLost``.
     """
-    outside_us = outside_slope_us(subject, case, series.p50_us, series.net_p50_us)
+    caught: list[Caught] = []
+    bound = _bound(subject, case, series, sets, caught)
+    wrong = check_outputs(subject, sets, caught) if sets is not None else ()
+    return replace(bound, wrong=wrong) if wrong else bound
+
+
+def _bound(
+    subject: TimedSubject, case: Case, series: Series, sets: Sets | None, caught: list[Caught]
+) -> Bound:
+    def slope_us() -> float | None:
+        return outside_slope_us(subject, case, series.p50_us, series.net_p50_us, sets, caught)
+
+    outside_us = slope_us()
     around_us: float | None = None
     if outside_us is None or _within(series.net_p50_us, outside_us, subject.device):
         return Bound(outside_us=outside_us)
     floor_us = series.p50_us - series.net_p50_us
     for _ in range(1, BOUND_TRIES):
         before_us = again_us(subject, case, series)
-        seen_us = outside_slope_us(subject, case, series.p50_us, series.net_p50_us)
+        seen_us = slope_us()
         if seen_us is None:
             break  # one that does not let itself be clocked again has the first look against it
         outside_us = seen_us

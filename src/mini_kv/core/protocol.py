@@ -88,10 +88,22 @@ class PrepareRepeats(Record, frozen=True, kw_only=True, tag="prepare_repeats"):
 
 
 class RunRepeats(Record, frozen=True, kw_only=True, tag="run_repeats"):
-    """Make them and answer when they are done; the judge looks at its own clock."""
+    """Make them and answer when they are done; the judge looks at its own clock.
+
+    About ``kept_outputs`` of the results are kept until the next run (CPU only). Whether one is kept is drawn
+    when its call has returned.
+    """
 
     case_id: str
     calls: Annotated[int, Meta(ge=1)]
+    kept_outputs: NonNegative = 0
+
+
+class FetchRepeated(Record, frozen=True, kw_only=True, tag="fetch_repeated"):
+    """Return a result that the last run of repeats kept, by the position of its call in the run."""
+
+    case_id: str
+    position: NonNegative
 
 
 class MeasureTimer(Record, frozen=True, kw_only=True, tag="measure_timer"):
@@ -214,6 +226,16 @@ class DescribeState(Record, frozen=True, kw_only=True, tag="describe_state"):
     """Describe the process as it was before the library was opened, and as it is now."""
 
 
+class TimeUnseen(Record, frozen=True, kw_only=True, tag="time_unseen"):
+    """Time one call on arguments that come with this request (payloads: all storages); CPU only.
+
+    Nothing is called between their arrival and the timed call. The result is kept as sample 0 of ``case_id``.
+    """
+
+    case_id: str
+    arguments: tuple[Argument, ...]
+
+
 class FetchTimedOutput(Record, frozen=True, kw_only=True, tag="fetch_timed_output"):
     """Return the output of one timed call (and which argument set it used)."""
 
@@ -241,6 +263,7 @@ Request = (
     | WitnessKernels
     | PrepareRepeats
     | RunRepeats
+    | FetchRepeated
     | DropTiming
     | LoadReference
     | MakeCase
@@ -254,6 +277,7 @@ Request = (
     | CheckContract
     | TraceCalls
     | DescribeState
+    | TimeUnseen
     | FetchTimedOutput
     | FetchTimedInputs
 )
@@ -411,8 +435,14 @@ class Timed(Record, frozen=True, kw_only=True, tag="timed"):
     tick_us: float
 
 
+class Repeated(Record, frozen=True, kw_only=True, tag="repeated"):
+    """Answer to RunRepeats where outputs are to be kept: the positions of the calls whose results were."""
+
+    kept: tuple[NonNegative, ...]
+
+
 class TimedOutput(Record, frozen=True, kw_only=True, tag="timed_output"):
-    """Answer to FetchTimedOutput (payloads as in Ran, without inputs)."""
+    """Answer to FetchTimedOutput and FetchRepeated (payloads as in Ran, without inputs)."""
 
     argument_set: int
     outputs: tuple[OutputSpec, ...]
@@ -440,6 +470,7 @@ Reply = (
     | TimerMeasured
     | KernelsWitnessed
     | Timed
+    | Repeated
     | TimedOutput
     | TimedInputs
 )

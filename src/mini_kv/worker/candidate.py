@@ -77,12 +77,15 @@ class Candidate:
                 sets = [import_arguments(arguments, payloads) for arguments in request.argument_sets]
                 self._timing().prepare(request.case_id, self._need(), sets)
                 return p.Done(), ()
+            case p.TimeUnseen():
+                return self._time_unseen(request, payloads), ()
             case (
                 p.TimeBatch()
                 | p.MeasureTimer()
                 | p.WitnessKernels()
                 | p.PrepareRepeats()
                 | p.RunRepeats()
+                | p.FetchRepeated()
                 | p.DropTiming()
                 | p.FetchTimedOutput()
                 | p.FetchTimedInputs()
@@ -102,6 +105,10 @@ class Candidate:
                 return trace_calls(self._need(), traced, self._device, kernels=request.kernels)
             case p.DescribeState():
                 return self._state()
+
+    def _time_unseen(self, request: p.TimeUnseen, payloads: Sequence[bytearray]) -> p.Timed:
+        timing, operator = self._timing(), self._need()
+        return timing.unseen(request.case_id, operator, lambda: import_arguments(request.arguments, payloads))
 
     def _timing(self) -> TimedCases:
         if self._timed is None:

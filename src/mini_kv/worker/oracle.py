@@ -78,6 +78,7 @@ class Oracle:
                 | p.WitnessKernels()
                 | p.PrepareRepeats()
                 | p.RunRepeats()
+                | p.FetchRepeated()
                 | p.DropTiming()
             ):
                 return self._timing().answer(request)

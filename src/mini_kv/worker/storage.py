@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -179,7 +180,8 @@ def plain(value: object) -> torch.Tensor:
         raise TypeError("the operator returned a tensor of a C++ class of its own, not a plain one")
     if value.is_neg() or value.is_conj() or value._is_zerotensor():
         raise TypeError("the operator returned a tensor whose elements are worked out when it is read")
-    if torch._C._is_cow_tensor(value):
+    internals: Any = torch._C  # its stub lacks the next one
+    if internals._is_cow_tensor(value):
         raise TypeError("the operator returned a tensor whose memory is copied when it is used")
     return value
 

@@ -14,7 +14,8 @@ from mini_kv.worker.glimpse import overlay_all
 from mini_kv.worker.repeats import Repeats
 from mini_kv.worker.rotation import copied, rotation
 from mini_kv.worker.storage import as_outputs, describe_outputs, export_arguments
-from mini_kv.worker.timing import FLUSHED_L2, CudaTimer, Seen, timer_for
+from mini_kv.worker.timing import FLUSHED_L2, Batch, CudaTimer, Seen, timer_for
+from mini_kv.worker.unseen import time_unseen
 
 Call = Callable[..., object]
 TimingRequest = (
@@ -23,6 +24,7 @@ TimingRequest = (
     | p.WitnessKernels
     | p.PrepareRepeats
     | p.RunRepeats
+    | p.FetchRepeated
     | p.DropTiming
     | p.FetchTimedOutput
     | p.FetchTimedInputs
@@ -93,10 +95,8 @@ class TimedCases:
                 with torch.no_grad():
                     self._cases[request.case_id].repeats.prepare(request.calls)
                 return p.Done(), ()
-            case p.RunRepeats():
-                with torch.no_grad():
-                    self._cases[request.case_id].repeats.run(request.calls)
-                return p.Done(), ()
+            case p.RunRepeats() | p.FetchRepeated():
+                return self._repeat(request)
             case p.DropTiming():
                 self._cases.pop(request.case_id, None)
                 return p.Done(), ()
@@ -125,11 +125,27 @@ class TimedCases:
                 cache=request.cache,
                 kept_at=request.kept_at,
             )
+        return self._keep(case, batch, request.kept_at)
+
+    def unseen(self, case_id: str, call: Call, make: Callable[[], Sequence[object]]) -> p.Timed:
+        """Time one call on the arguments that ``make`` gives, and prepare ``case_id`` with them."""
+        arguments: list[Sequence[object]] = []
+
+        def made() -> Sequence[object]:
+            arguments.append(make())
+            return arguments[0]
+
+        with torch.no_grad():
+            batch = time_unseen(call, made)
+        self.prepare(case_id, call, arguments)
+        return self._keep(self._cases[case_id], batch, 1.0)
+
+    def _keep(self, case: _Prepared, batch: Batch, kept_at: float) -> p.Timed:
         if self._keeps_outputs:
             case.outputs.update(batch.outputs)
             case.seen.update(batch.seen)
         case.calls_per_sample = batch.calls_per_sample
-        case.kept_at = request.kept_at
+        case.kept_at = kept_at
         return p.Timed(
             samples_us=batch.samples_us,
             launch_exposed=batch.launch_exposed,
@@ -138,6 +154,18 @@ class TimedCases:
             floor_us=batch.floor_us,
             tick_us=batch.tick_us,
         )
+
+    def _repeat(self, request: p.RunRepeats | p.FetchRepeated) -> tuple[p.Reply, Sequence[Payload]]:
+        case = self._cases[request.case_id]
+        if isinstance(request, p.RunRepeats):
+            with torch.no_grad():
+                case.repeats.run(request.calls, request.kept_outputs)
+            return (p.Repeated(kept=tuple(case.repeats.kept)) if request.kept_outputs else p.Done()), ()
+        kept = case.repeats.kept[request.position]
+        outputs, payloads = describe_outputs(as_outputs(kept.result), case.sets[kept.argument_set])
+        if len(payloads) == len(outputs):
+            payloads = overlay_all(payloads, kept.seen)
+        return p.TimedOutput(argument_set=kept.argument_set, outputs=outputs), payloads
 
     def _witness(self, request: p.WitnessKernels) -> p.KernelsWitnessed:
         if not isinstance(self._timer, CudaTimer):

@@ -140,7 +140,7 @@ class CpuTimer:
         samples: list[float] = []
         clock = time.perf_counter_ns
         count = len(sets)
-        with _QuietCollector():
+        with QuietCollector():
             for sample in range(iterations):
                 first = sample * calls
                 start = clock()
@@ -272,7 +272,7 @@ class CudaTimer:
         host_us = self._host_us_a_sample(call, sets, cache)
         samples: list[float] = []
         exposed: list[int] = []
-        with _QuietCollector():
+        with QuietCollector():
             for first in range(0, iterations, CHUNK_SAMPLES):
                 chunk = range(first, min(first + CHUNK_SAMPLES, iterations))
                 delay_us = DELAY_US + DELAY_FACTOR * host_us * len(chunk)
@@ -398,8 +398,9 @@ def _nothing() -> None:
     return None
 
 
-class _QuietCollector:
-    # The garbage collector may pause a sample for milliseconds; it runs between batches instead.
+class QuietCollector:
+    """The garbage collector may pause a sample for milliseconds; it runs between batches instead."""
+
     def __enter__(self) -> None:
         gc.collect()
         gc.disable()
