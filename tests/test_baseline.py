@@ -278,6 +278,34 @@ def test_command_promotes_once(attempt_folder: Path, tmp_path: Path, mini_kv: Mi
     assert json.loads(out)["cases"] == ["large", "small"]
 
 
+@pytest.mark.parametrize("content", [b"# A page that took a week\n", b"{}", b"[]", b"", b"\xff"])
+def test_replace_overwrites_no_file_but_a_baseline(
+    attempt_folder: Path, tmp_path: Path, mini_kv: MiniKv, content: bytes
+) -> None:
+    output = tmp_path / "README.md"
+    output.write_bytes(content)
+    code, out, err = mini_kv(
+        "promote-baseline", "--attempt", str(attempt_folder), "--output", str(output), "--replace"
+    )
+    assert (code, out) == (2, "")
+    assert err == f"mini-kv: {output} is no baseline, which is all that --replace overwrites.\n"
+    assert output.read_bytes() == content
+
+
+def test_replace_overwrites_a_baseline_of_another_version(attempt_folder: Path, baseline_file: Path) -> None:
+    edit(baseline_file, lambda parts: parts.update(schema_version="0.9.0"))
+    promote(attempt_folder, baseline_file, replace=True)
+    assert load_baseline(baseline_file).schema_version == "1.0.0"
+
+
+def test_a_folder_is_not_said_to_yield_to_replace(
+    attempt_folder: Path, tmp_path: Path, mini_kv: MiniKv
+) -> None:
+    code, out, err = mini_kv("promote-baseline", "--attempt", str(attempt_folder), "--output", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert err == f"mini-kv: {tmp_path} is a folder; allowed: the file to write.\n"
+
+
 def test_command_names_what_was_changed(attempt_folder: Path, tmp_path: Path, mini_kv: MiniKv) -> None:
     (attempt_folder / "benchmark.json").unlink()
     code, out, err = mini_kv(

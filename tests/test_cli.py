@@ -49,6 +49,7 @@ def test_every_command_has_a_help_with_an_example(command: str, capsys: pytest.C
     assert f"mini-kv {command}" in text
     assert "example:" in text
     assert "70" in text
+    assert "130 interrupted" in text
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,14 @@ def test_every_command_has_a_help_with_an_example(command: str, capsys: pytest.C
     [
         (("no-such-command",), "no-such-command"),
         (("verify",), "--task"),
+        (("verfy",), "did you mean 'verify'?"),
         (("verify", "--no-such-option"), "--help"),
+        (("verify", "--tsk", "x.yaml"), "'--tsk' is no option of 'mini-kv verify' (did you mean '--task'?)"),
+        (("verify", "--task", "x.yaml", "--pairs", "3"), "--pairs needs a --baseline"),
+        (
+            ("verify", "--task", "x.yaml", "--baseline", "b.json", "--pairs", "1"),
+            "--pairs takes 0 or 2 to 50",
+        ),
         (("verify", "--task", "x.yaml", "--timeout", "0"), "--timeout"),
         (("verify", "--task", "x.yaml", "--timeout", "nan"), "--timeout"),
         (("verify", "--task", "x.yaml", "--timeout", "inf"), "--timeout"),

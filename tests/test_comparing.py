@@ -363,7 +363,7 @@ def test_the_command_prints_a_table_and_json(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["--candidate", "a"], "not 1 time"),
+        (["--candidate", "a"], "not once"),
         (["--candidate", "a", "--candidate", "b", "--candidate", "c"], "not 3 time"),
         (["--candidate", "a", "--candidate", "b", "--pairs", "1"], "--pairs takes 2 to 50, not 1"),
         (["--candidate", "a", "--candidate", "b", "--timeout", "nan"], "--timeout takes a positive number"),

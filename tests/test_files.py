@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
@@ -78,6 +79,21 @@ def test_a_lock_is_had_again_when_its_holder_is_killed(tmp_path: Path) -> None:
     holder.communicate()
     with files.exclusive_lock(path, timeout_s=1.0) as held:
         assert held
+
+
+def test_a_lock_in_a_folder_that_may_not_be_written_names_that_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def open_in_a_read_only_folder(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_in_a_read_only_folder)
+    with pytest.raises(PermissionError), files.exclusive_lock(tmp_path / "a.lock", timeout_s=1.0):
+        pass
 
 
 def test_remove_tree_refuses_what_lies_outside(tmp_path: Path) -> None:

@@ -235,6 +235,15 @@ def test_an_empty_board_says_what_to_do(tmp_path: Path, mini_kv: MiniKv) -> None
     assert msgspec.json.decode(out, type=Leaderboard).groups == ()
 
 
+def test_a_mistyped_task_is_answered_with_the_tasks_that_have_attempts(
+    tmp_path: Path, mini_kv: MiniKv
+) -> None:
+    make.write_attempt(tmp_path)
+    code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path), "--task", "vektor_add")
+    assert (code, err) == (0, "")
+    assert out == f"No attempts of task vektor_add in {tmp_path}; there are some of vector_add.\n"
+
+
 def test_a_board_without_qualified_attempts_says_why(tmp_path: Path, mini_kv: MiniKv) -> None:
     make.write_attempt(tmp_path, benchmark_stable=False)
     make.write_attempt(tmp_path, benchmark_stable=False, random_bytes=make.counting_bytes(1))

@@ -141,6 +141,24 @@ def test_a_missing_folder_or_manifest_is_refused(project: Path) -> None:
         assert len(caught.value.problems) == 1
 
 
+@pytest.mark.parametrize(
+    "mistaken", ["v0", "candidates/scale", "candidates/scale/v1", "candidates/scale/v0/candidate.yaml"]
+)
+def test_a_mistaken_folder_is_answered_with_the_candidates_there_are(project: Path, mistaken: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_manifest(Path(mistaken), project)
+    (problem,) = caught.value.problems
+    assert problem.endswith(f"found no such file; allowed: a candidate's folder, such as {FOLDER}")
+
+
+def test_a_project_without_candidates_is_told_what_a_folder_must_hold(project: Path) -> None:
+    (project / FOLDER / "candidate.yaml").unlink()
+    with pytest.raises(ConfigurationError) as caught:
+        load_manifest(project / FOLDER, project)
+    (problem,) = caught.value.problems
+    assert problem.endswith("allowed: a candidate's folder with a candidate.yaml")
+
+
 # ---------------------------------------------------------------------- flags
 
 

@@ -305,7 +305,7 @@ def test_validate_task_checks_the_default_candidate_where_it_exists(
     (project / "candidates/scale/v0").mkdir(parents=True)
     code, out, err = mini_kv("validate-task", str(project / "tasks/x.yaml"))
     assert (code, out) == (2, "")
-    assert "candidates/scale/v0/candidate.yaml: found no such file; allowed: an existing file" in err
+    assert "candidates/scale/v0/candidate.yaml: found no such file; allowed: a candidate's folder" in err
 
 
 def test_validate_task_refuses_a_folder_without_cards(

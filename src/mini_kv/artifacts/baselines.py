@@ -46,11 +46,11 @@ def promote_baseline(attempt_folder: Path, output: Path, *, now: datetime, repla
     """Write ``output`` from a complete, correct, stable attempt; return what was written.
 
     Raises ``IntegrityError`` where the attempt's files are not those that were archived, and
-    ``ConfigurationError`` with one sentence where the attempt does not qualify or ``output`` exists and
-    ``replace`` was not asked for.
+    ``ConfigurationError`` with one sentence where the attempt does not qualify, or ``output`` exists and
+    ``replace`` was not asked for or would overwrite what is no baseline.
     """
-    if os.path.lexists(output) and not replace:
-        raise _exists(output)
+    if os.path.lexists(output):
+        _refuse_overwriting(output, replace)
     folder = Path(os.path.abspath(attempt_folder))
     attempt, attempt_sha256 = read_attempt(folder)
     _require_unchanged(folder, attempt, attempt_sha256)
@@ -78,6 +78,21 @@ def promote_baseline(attempt_folder: Path, output: Path, *, now: datetime, repla
     return baseline
 
 
+def _refuse_overwriting(output: Path, replace: bool) -> None:
+    if output.is_dir():
+        raise ConfigurationError("BASELINE_UNWRITABLE", f"{output} is a folder; allowed: the file to write.")
+    if not replace:
+        raise _exists(output)
+    try:
+        there = msgspec.json.decode(read_record_bytes(output))
+    except (OSError, ValueError, msgspec.DecodeError):
+        there = None
+    # An older version's or an edited one may be replaced: what it is can still be told.
+    if not (isinstance(there, dict) and {"attempt", "benchmark"} <= there.keys()):
+        message = f"{output} is no baseline, which is all that --replace overwrites."
+        raise ConfigurationError("BASELINE_EXISTS", message)
+
+
 def _exists(output: Path) -> ConfigurationError:
     message = f"{output} exists already and is not overwritten; --replace does so on purpose."
     return ConfigurationError("BASELINE_EXISTS", message)
@@ -103,10 +118,10 @@ def _require_unchanged(folder: Path, attempt: Attempt, attempt_sha256: str) -> N
 
 
 def _require_eligible(attempt: Attempt) -> None:
-    if not attempt.complete:
-        raise _refuse(attempt, "it is not complete")
     if attempt.exit_code != 0 or not attempt.accepted:
         raise _refuse(attempt, f"it was not accepted (exit code {attempt.exit_code})")
+    if not attempt.complete:
+        raise _refuse(attempt, "it is not complete (not everything was asked for, such as the benchmark)")
     if not is_correct(attempt):
         broken = ", ".join(f"{axis.name} {axis.status.value}" for axis in attempt.axes) or "none"
         raise _refuse(attempt, f"its axes do not show a correct candidate (axes: {broken})")

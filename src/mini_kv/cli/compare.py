@@ -85,9 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     given = len(arguments.candidate)
     if given != 2:
-        raise ConfigurationError(
-            "USAGE", f"--candidate is to be given twice, for A and for B, not {given} time(s)"
-        )
+        times = "once" if given == 1 else f"{given} times"
+        raise ConfigurationError("USAGE", f"--candidate is to be given twice, for A and for B, not {times}")
     if not 2 <= arguments.pairs <= MAX_PAIRS:
         raise ConfigurationError("USAGE", f"--pairs takes 2 to {MAX_PAIRS}, not {arguments.pairs}")
     if not (math.isfinite(arguments.timeout) and arguments.timeout > 0.0):

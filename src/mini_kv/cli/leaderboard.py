@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(to_json(board).decode())
     elif not board.groups:
-        print(_nothing_to_rank(rows, arguments.task))
+        print(_nothing_to_rank(root, rows, arguments.task))
     elif arguments.markdown:
         sys.stdout.write(leaderboard.to_markdown(board))
     elif sys.stdout.isatty():
@@ -67,12 +67,15 @@ def _trusted_board(
         rows = tuple(row for row in rows if row not in changed)
 
 
-def _nothing_to_rank(rows: tuple[IndexRow, ...], task_id: str | None) -> str:
+def _nothing_to_rank(root: Path, rows: tuple[IndexRow, ...], task_id: str | None) -> str:
     which = f" of task {task_id}" if task_id is not None else ""
     rejected = leaderboard.rejections(rows)
     if not rejected:
+        others = sorted({row.task_id for row in read_index(root)[0]}) if task_id is not None else []
+        if others:
+            return f"No attempts{which} in {root}; there are some of {', '.join(others)}."
         card = f"tasks/{task_id}.yaml" if task_id is not None else "tasks/rmsnorm.yaml"
-        return f"No attempts{which} yet. Make one with: mini-kv verify --task {card}"
+        return f"No attempts{which} in {root} yet. Make one with: mini-kv verify --task {card}"
     counted = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
     return (
         f"No attempt{which} can be ranked ({counted}).\n"

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import sys
+from collections.abc import Iterable
 from typing import NoReturn, Protocol
 
 from mini_kv import __version__
@@ -37,7 +38,7 @@ EXIT_CODES = """\
 exit codes:
   0 accepted            4 correctness or contract     7 integrity
   2 configuration       5 benchmark                  70 fault of mini-kv itself
-  3 build or load       6 regression
+  3 build or load       6 regression                130 interrupted
 """
 
 
@@ -56,6 +57,22 @@ class Command(Protocol):
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigurationError("USAGE", f"{message} (see '{self.prog} --help')")
+
+    def refuse_unknown(self, argv: list[str]) -> None:
+        """Name an option that does not exist; argparse would first miss the one that it was meant for."""
+        for word in argv:
+            if word == "--":
+                return
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in self._option_string_actions:
+                near = _near(option, self._option_string_actions)
+                self.error(f"'{option}' is no option of '{self.prog}'{near}")
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    from mini_kv.task_card.wording import suggestion
+
+    return suggestion(word, known)
 
 
 def _top_help() -> str:
@@ -77,8 +94,10 @@ def _dispatch(argv: list[str]) -> int:
         return ExitCode.ACCEPTED
     name = argv[0]
     if name not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        raise ConfigurationError("USAGE", f"'{name}' is not a command of mini-kv; the commands are {known}.")
+        known, near = ", ".join(COMMANDS), _near(name, COMMANDS)
+        raise ConfigurationError(
+            "USAGE", f"'{name}' is not a command of mini-kv{near}; the commands are {known}."
+        )
     module_name, summary = COMMANDS[name]
     command: Command = importlib.import_module(f"mini_kv.cli.{module_name}")
     parser = _Parser(
@@ -89,6 +108,7 @@ def _dispatch(argv: list[str]) -> int:
         allow_abbrev=False,
     )
     command.add_arguments(parser)
+    parser.refuse_unknown(argv[1:])
     return command.run(parser.parse_args(argv[1:]))
 
 

@@ -11,6 +11,8 @@ from mini_kv.core.errors import ConfigurationError
 
 EXAMPLE = "mini-kv verify --task tasks/rmsnorm.yaml --candidate candidates/rmsnorm/v1_block_reduce"
 
+DEFAULT_PAIRS = 5
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's own options."""
@@ -24,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pairs",
         type=int,
-        default=5,
         metavar="N",
         help="pairs of fresh processes in which the baseline's own code is re-run (default: 5; 0: none)",
     )
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
                 timeout_s=arguments.timeout,
                 require_isolation=IsolationLevel(arguments.require_isolation),
                 require_comparable=arguments.require_comparable,
-                pairs=arguments.pairs,
+                pairs=DEFAULT_PAIRS if arguments.pairs is None else arguments.pairs,
             ),
             show,
         )
@@ -100,8 +101,11 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigurationError("USAGE", "--baseline needs the benchmark that --skip-benchmark leaves out")
     if arguments.require_comparable and arguments.baseline is None:
         raise ConfigurationError("USAGE", "--require-comparable needs a --baseline to compare with")
-    if arguments.pairs != 0 and not 2 <= arguments.pairs <= 50:
-        raise ConfigurationError("USAGE", f"--pairs takes 0 or 2 to 50, not {arguments.pairs}")
+    if arguments.pairs is not None:
+        if arguments.pairs != 0 and not 2 <= arguments.pairs <= 50:
+            raise ConfigurationError("USAGE", f"--pairs takes 0 or 2 to 50, not {arguments.pairs}")
+        if arguments.baseline is None:
+            raise ConfigurationError("USAGE", "--pairs needs a --baseline to run beside")
     for option, path in (("--junit", arguments.junit), ("--markdown", arguments.markdown)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ConfigurationError(

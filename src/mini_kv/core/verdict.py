@@ -195,9 +195,8 @@ def _contract_axis(correctness: Correctness | None) -> Axis:
     illegal = sum(case.kind is CaseKind.ILLEGAL for case in correctness.cases)
     if not asked and not illegal:
         return _axis("contract", Status.SKIPPED, "NOTHING_DEMANDED", "the card demands no contract check")
-    return _axis(
-        "contract", Status.PASS, None, f"{len(asked)} checks, {illegal} illegal inputs refused as demanded"
-    )
+    done = f"{_counted(len(asked), 'check')}, {_counted(illegal, 'illegal input')} refused as demanded"
+    return _axis("contract", Status.PASS, None, done)
 
 
 def caught_in_pairs(sets: Sequence[PairSet | None], label: str) -> tuple[PairLoss, ...]:
@@ -235,7 +234,13 @@ def _timing_axis(benchmark: Benchmark | None, skipped: bool, caught: Sequence[Pa
         message = "no clock outside the candidate's process could bound the times"
         return _axis("timing", Status.UNVERIFIED, "TIME_UNVERIFIED", message)
     level = "bounded" if "bounded" in levels else "verified"
-    return _axis("timing", Status.PASS, None, f"{len(benchmark.cases)} cases stable, times {level}")
+    return _axis(
+        "timing", Status.PASS, None, f"{_counted(len(benchmark.cases), 'case')} stable, times {level}"
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _regression_axis(regression: Regression | None, require_comparable: bool) -> Axis:

@@ -138,9 +138,12 @@ def _open_lock(path: Path) -> int:
     flags = os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
-    except PermissionError:
+    except PermissionError as refused:
         # Another user made it: a lock needs no more than the right to read.
-        return os.open(path, os.O_RDONLY | flags)
+        try:
+            return os.open(path, os.O_RDONLY | flags)
+        except FileNotFoundError:
+            raise refused from None
 
 
 def _lock_before(descriptor: int, deadline: float) -> bool:

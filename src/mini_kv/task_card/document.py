@@ -105,6 +105,9 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> tuple[int, KeyPath, str
     place = f" {context}" if context else ""
     # Marks behind the last character name a line that editors do not show.
     line = min(mark.line, text.count("\n")) + 1 if mark else 1
+    stopped_at = text[mark.index : mark.index + 1] if mark else ""
+    if stopped_at == "\t" and ("start any token" in what or "violates indentation" in what):
+        return line, (), "found a tab in the indentation; allowed: spaces"
     return line, (), f"found a YAML syntax error{place}: {what}; allowed: valid YAML"
 
 

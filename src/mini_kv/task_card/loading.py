@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
@@ -24,6 +25,7 @@ from mini_kv.task_card.wording import found_text, key_text, printable
 MANIFEST_FILE = "candidate.yaml"
 MAX_FILE_BYTES = 1024 * 1024
 MAX_PROBLEMS = 500
+MAX_LOOKED_AT = 1000  # candidates whose names are compared with one that is not there
 
 
 class LoadedCard(Record, frozen=True, kw_only=True):
@@ -91,6 +93,9 @@ def load_manifest(folder: Path, project_root: Path) -> LoadedManifest:
         folder = root / folder
     path = folder / MANIFEST_FILE
     shown = shown_path(path, root)
+    if not os.path.lexists(path) and _real(path).is_relative_to(root):
+        text = f"found no such file; allowed: a candidate's folder{_near_candidates(folder, root)}"
+        _fail("INVALID_MANIFEST", "candidate manifest", shown, [Problem(line=0, path=(), text=text)])
     raw, document = _read(path, root, shown, "INVALID_MANIFEST", "candidate manifest")
     data = document.data
     findings: list[Finding] = []
@@ -107,6 +112,18 @@ def load_manifest(folder: Path, project_root: Path) -> LoadedManifest:
     return LoadedManifest(
         manifest=manifest, folder=shown_path(folder, root), path=shown, sha256=sha256_bytes(raw)
     )
+
+
+def _near_candidates(folder: Path, root: Path) -> str:
+    """Return ``, such as a, b, c``: the candidates of the project whose paths are nearest to ``folder``."""
+    import difflib
+
+    found = (
+        path.parent.relative_to(root).as_posix() for path in root.glob(f"candidates/*/*/{MANIFEST_FILE}")
+    )
+    known = sorted(name for name in islice(found, MAX_LOOKED_AT) if name.isprintable())
+    near = difflib.get_close_matches(shown_path(folder, root), known, n=3, cutoff=0.0)
+    return f", such as {', '.join(near)}" if near else f" with a {MANIFEST_FILE}"
 
 
 def _real(path: Path) -> Path:

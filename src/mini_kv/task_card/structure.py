@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.record import Record
 from mini_kv.task_card.document import KeyPath, Plain
 from mini_kv.task_card.wording import choice, describe, found_text, suggestion
@@ -65,6 +66,8 @@ def _findings(error: Any, schema: dict[str, Any], kind: type[Record]) -> Iterato
         case "required":
             key = error.kind.property
             allowed = describe(node["properties"][key], schema)
+            if key == "schema_version":
+                allowed = f'"{SCHEMA_VERSION}", in quotes'
             yield (*path, key), f"found no such key; required: {allowed}"
         case "propertyNames":
             options = error.kind.error.kind.options if error.kind.error.kind.name == "enum" else ()
