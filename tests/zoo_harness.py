@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,7 +78,7 @@ def expectation(path: Path) -> Expectation:
     stated = yaml.safe_load(path.read_text("utf-8"))
     stated["group"] = stated.pop("class")
     stated["stated_card"] = stated.pop("card", None)
-    return Expectation(name=path.parent.name, **stated)
+    return msgspec.convert({**stated, "name": path.parent.name}, Expectation)
 
 
 def run_member(expected: Expectation, archive: Path) -> Outcome:
