@@ -31,7 +31,7 @@ SLOPE_SPAN_US = {"cuda": 4_000.0, "cpu": 60_000.0}
 SLOPE_ROUNDS = 5
 MAX_SLOPE_ROUNDS = 25
 # A slope that is so many times what would be noise is contradicted by its first rounds already.
-BEYOND_DOUBT = {"cuda": 3.0, "cpu": 2.0}
+BEYOND_DOUBT = {"cuda": 3.0, "cpu": 1.5}
 BOUND_TRIES = 3
 MAX_REPEATED_CALLS = 2_000
 # Results that a run keeps, about; one of them is looked at.
