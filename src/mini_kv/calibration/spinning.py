@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,9 +25,14 @@ WARMUP_CALLS = 5
 # The library keeps the stamps of its last calls, in rows.
 LOGGED_CALLS = 64
 _ROW = 5
+# A call of many blocks leaves its number, and two stamps for each of the most blocks there may be.
+_WIDE_ROW = 1 + 2 * 16384
 WITNESS_CALLS = 30
 TIMEOUT_S = 120.0
 LONG_US = 500.0
+
+# Start and end in nanoseconds, start and end in cycles, and the number of the call.
+_Row = tuple[int, int, int, int, int]
 
 _R = TypeVar("_R", p.Done, p.Timed, p.TimedOutput, p.KernelsWitnessed)
 
@@ -105,17 +110,29 @@ class Spinner:
 
         What drifts within the process, its floor among it, then hits all of them alike.
         """
-        return self._in_turn([self.prepare(amount) for amount in amounts], iterations, batches)
+        cases = [self.prepare(amount) for amount in amounts]
 
-    def _in_turn(self, cases: Sequence[str], iterations: int, batches: int) -> tuple[Spun, ...]:
+        def stamped(number: int, batch: p.Timed) -> list[_Row]:
+            rows = _rows(self._stamps(cases[number], batch.kept[-1]))
+            return rows[-min(LOGGED_CALLS, iterations) :]
+
+        return self._in_turn(cases, iterations, batches, stamped)
+
+    def _in_turn(
+        self,
+        cases: Sequence[str],
+        iterations: int,
+        batches: int,
+        stamped: Callable[[int, p.Timed], list[_Row]],
+    ) -> tuple[Spun, ...]:
         timed: list[list[p.Timed]] = [[] for _ in cases]
-        stamps: list[list[tuple[int, ...]]] = [[] for _ in cases]
+        stamps: list[list[_Row]] = [[] for _ in cases]
         turn = list(range(len(cases)))
         for _ in range(batches):
             for one in turn:
-                batch, rows = self._batch(cases[one], iterations, timed[one])
+                batch = self._batch(cases[one], iterations, timed[one])
                 timed[one].append(batch)
-                stamps[one] += rows
+                stamps[one] += stamped(one, batch)
             turn.reverse()
         for case in cases:
             self._ask(p.DropTiming(case_id=case), p.Done)
@@ -128,9 +145,7 @@ class Spinner:
             for own, rows in zip(timed, stamps, strict=True)
         )
 
-    def _batch(
-        self, case: str, iterations: int, earlier: Sequence[p.Timed]
-    ) -> tuple[p.Timed, list[tuple[int, ...]]]:
+    def _batch(self, case: str, iterations: int, earlier: Sequence[p.Timed]) -> p.Timed:
         request = p.TimeBatch(
             case_id=case,
             warmup=WARMUP_CALLS,
@@ -138,8 +153,7 @@ class Spinner:
             calls_per_sample=earlier[0].calls_per_sample if earlier else 0,
             cache="cold" if self._device == "cuda" else "hot",
         )
-        batch, _ = self._ask(request, p.Timed)
-        return batch, self._rows(case, batch.kept[-1], min(LOGGED_CALLS, iterations))
+        return self._ask(request, p.Timed)[0]
 
     def witness_us(self, amount: int) -> tuple[float, float]:
         """Return CUPTI's time of a spin and of an empty kernel, microseconds; asked last (it stays)."""
@@ -155,22 +169,32 @@ class Spinner:
     def spin_wide(
         self, amount: int, blocks: Sequence[int], iterations: int, batches: int
     ) -> tuple[Spun, ...]:
-        """Time spins of several numbers of blocks in turn; their rows hold nanoseconds only."""
-        return self._in_turn([self.prepare(amount, blocks=count) for count in blocks], iterations, batches)
+        """Time spins of several numbers of blocks in turn; their stamps are nanoseconds only."""
+        cases = [self.prepare(amount, blocks=count) for count in blocks]
+        return self._in_turn(cases, iterations, batches, lambda number, _: self._wide_rows(blocks[number]))
 
     def witness_wide(self, amount: int, blocks: int) -> WideWitness:
         """Return CUPTI's time of a spin of many blocks beside the stamps of the very calls it watched."""
         case = self.prepare(amount, blocks=blocks)
-        last = self._log(case)[-1][-1]
         witness = self._witness(case)
-        # One call precedes those that are watched; the log holds a few more than all of them.
-        watched = range(last + 2, last + 2 + WITNESS_CALLS)
-        stamped_ns = tuple(row[1] - row[0] for row in self._log(case) if row[-1] in watched)
         self._ask(p.DropTiming(case_id=case), p.Done)
-        if len(stamped_ns) != WITNESS_CALLS:
-            message = f"the log held {len(stamped_ns)} of {WITNESS_CALLS} calls"
-            raise InternalError("CALIBRATION_LOST", message)
-        return WideWitness(kernel_us=witness.kernel_us, stamped_ns=stamped_ns)
+        # The watched calls are the last ones.
+        rows = self._wide_rows(blocks)[-WITNESS_CALLS:]
+        return WideWitness(
+            kernel_us=witness.kernel_us,
+            stamped_ns=tuple(row[1] - row[0] for row in rows),
+        )
+
+    def _wide_rows(self, blocks: int) -> list[_Row]:
+        """Return the first start and the last end of each of the last calls of ``blocks`` blocks."""
+        case = self.prepare(0, blocks=blocks)
+        log = self._call(case)
+        self._ask(p.DropTiming(case_id=case), p.Done)
+        rows = []
+        for first in range(0, len(log), _WIDE_ROW):
+            ends = first + 1 + blocks
+            rows.append((min(log[first + 1 : ends]), max(log[ends : ends + blocks]), 0, 0, log[first]))
+        return sorted(rows, key=lambda row: row[-1])
 
     def timer_step_ns(self, count: int = 64) -> float:
         """Return the median step between distinct readings of the device's global timer."""
@@ -202,12 +226,6 @@ class Spinner:
         batch, _ = self._ask(request, p.Timed)
         return self._stamps(case, batch.kept[-1])
 
-    def _log(self, case: str) -> list[tuple[int, ...]]:
-        return _rows(self._call(case))
-
-    def _rows(self, case: str, sample: int, last: int) -> list[tuple[int, ...]]:
-        return _rows(self._stamps(case, sample))[-last:]
-
     def _stamps(self, case: str, sample: int) -> tuple[int, ...]:
         _, payloads = self._ask(p.FetchTimedOutput(case_id=case, sample=sample), p.TimedOutput)
         return struct.unpack(f"<{len(payloads[0]) // 8}q", payloads[0])
@@ -222,7 +240,7 @@ class Spinner:
         raise InternalError("CALIBRATION_LOST", f"{type(message).__name__} brought {text}")
 
 
-def _rows(log: Sequence[int]) -> list[tuple[int, ...]]:
+def _rows(log: Sequence[int]) -> list[_Row]:
     """Return the log's rows, the oldest call first."""
-    rows = [tuple(log[first : first + _ROW]) for first in range(0, len(log), _ROW)]
+    rows = [(log[i], log[i + 1], log[i + 2], log[i + 3], log[i + 4]) for i in range(0, len(log), _ROW)]
     return sorted(rows, key=lambda row: row[-1])

@@ -3,8 +3,9 @@
 // With steps == 0 a call that lasts `amount` cycles (nanoseconds on the CPU). It returns the log of the
 // last calls, one row each: {start ns, end ns, start clock, end clock, number of the call}; the log is one
 // tensor for the life of the process, so that the stamps of many timed calls are had by fetching one.
-// On a GPU `blocks` > 0 makes that many blocks, each of which lasts `amount` cycles; the row then holds the
-// first block's start and the last one's end, and no clocks. A CPU has no blocks.
+// On a GPU `blocks` > 0 makes that many blocks, each of which lasts `amount` cycles, with a log of their own:
+// a row holds the number of the call, then every block's start and every block's end, ns; with `amount` == 0
+// that log is returned as it stands. A CPU has no blocks.
 // Else the next `steps` distinct readings of the global timer.
 #ifdef MINI_KV_WITH_CUDA
 #define USE_CUDA  // without it the shim's header hides the accessor of the current CUDA stream
@@ -87,6 +88,19 @@ Tensor spin_cpu(const Tensor& like, int64_t amount, int64_t /*blocks*/, int64_t 
 }
 
 #ifdef MINI_KV_WITH_CUDA
+Tensor spin_wide(const Tensor& like, int64_t amount, int64_t blocks, void* stream) {
+  using namespace mini_kv_calibration;
+  STD_TORCH_CHECK(blocks <= kMaxBlocks, "spin: at most ", kMaxBlocks, " blocks");
+  static auto* log = new Tensor(make_stamps(like, kWideCalls * kWideStamps));
+  if (amount > 0) {
+    const int64_t number = next_number();
+    int64_t* stamps = static_cast<int64_t*>(log->mutable_data_ptr()) + (number % kWideCalls) * kWideStamps;
+    const char* error = launch_wide(stamps, amount, blocks, number, stream);
+    STD_TORCH_CHECK(error == nullptr, "spin: CUDA error: ", error);
+  }
+  return *log;
+}
+
 Tensor spin_cuda(const Tensor& like, int64_t amount, int64_t blocks, int64_t steps) {
   const torch::stable::accelerator::DeviceGuard guard(like.get_device_index());
   void* stream = nullptr;
@@ -98,12 +112,12 @@ Tensor spin_cuda(const Tensor& like, int64_t amount, int64_t blocks, int64_t ste
     STD_TORCH_CHECK(error == nullptr, "spin: CUDA error: ", error);
     return stamps;
   }
+  if (blocks > 0) {
+    return spin_wide(like, amount, blocks, stream);
+  }
   const int64_t number = next_number();
   Tensor& log = log_of(like);
-  int64_t* stamps = row(log, number);
-  const char* error =
-      blocks > 0 ? mini_kv_calibration::launch_wide(stamps, row(log, number + 1), amount, blocks, number, stream)
-                 : mini_kv_calibration::launch_spin(stamps, amount, number, stream);
+  const char* error = mini_kv_calibration::launch_spin(row(log, number), amount, number, stream);
   STD_TORCH_CHECK(error == nullptr, "spin: CUDA error: ", error);
   return log;
 }
