@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one stops the run, later ones do not disturb its archive."""
+"""Ctrl-C, SIGTERM, a closed terminal: the first one stops the run, later ones do not disturb its archive."""
 
 from __future__ import annotations
 
@@ -6,33 +6,36 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE = b"mini-kv: stopping; what was found so far is being archived.\n"
 
 
 @contextmanager
 def stop_once() -> Iterator[None]:
-    """Raise ``KeyboardInterrupt`` in the block at the first SIGINT or SIGTERM, and only there.
+    """Raise ``KeyboardInterrupt`` in the block at the first SIGINT, SIGTERM or SIGHUP, and only there.
 
-    People press Ctrl-C twice, and a CI runner sends SIGTERM right after it. Outside the main thread,
-    where no handler can be set, this does nothing.
+    People press Ctrl-C twice, and a CI runner sends SIGTERM right after it. A SIGHUP that was ignored
+    before (``nohup``) stays so. Outside the main thread, where no handler can be set, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def remind(number: int, frame: FrameType | None) -> None:
-        os.write(2, _PATIENCE)  # print may have been interrupted within a write of its own
+        with suppress(OSError):  # the terminal may be gone
+            os.write(2, _PATIENCE)  # print may have been interrupted within a write of its own
 
     def stop(number: int, frame: FrameType | None) -> None:
-        for each in SIGNALS:
+        for each in heard:
             signal.signal(each, remind)
         raise KeyboardInterrupt
 
-    before = {each: signal.signal(each, stop) for each in SIGNALS}
+    outlives_terminal = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    heard = [each for each in SIGNALS if not (each is signal.SIGHUP and outlives_terminal)]
+    before = {each: signal.signal(each, stop) for each in heard}
     try:
         yield
     finally:
