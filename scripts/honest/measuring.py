@@ -108,7 +108,7 @@ def open_entries(root: Path, device: DeviceKind, say: Callable[[str], None]) -> 
             )
             crews.append(stack.enter_context(start_crew(inputs)))
             crews[-1].candidate.close()
-            crews[-1].contract.close()
+            crews[-1].close_contract()
         made = [
             (crew, crew.inputs.with_candidate(root / folder))
             for crew, operator in zip(crews, CARDS, strict=True)

@@ -5,6 +5,9 @@
 #include "pointwise.cuh"
 #include "rmsnorm.cuh"
 
+template <typename T>
+constexpr int kMathOf = sizeof(T) == 4 ? kFloat : kPaired;
+
 // The first store of a block waits for the translation of its address; this asks for it with the loads.
 template <int kTouch>
 __device__ __forceinline__ void touch(const void* at) {
@@ -43,7 +46,7 @@ __global__ void __launch_bounds__(kBlock) run_once(
   for (int k = 0; k < kPacks; ++k) {
     if (first + k * step < packs) {
       if constexpr (kOp == kAdd) {
-        store16<kStore>(out + first + k * step, added<T, kPaired, false>(va[k], vb[k]));
+        store16<kStore>(out + first + k * step, added<T, kMathOf<T>, false>(va[k], vb[k]));
       } else {
         store16<kStore>(out + first + k * step, va[k]);
       }
@@ -98,7 +101,7 @@ __global__ void __launch_bounds__(kBlock) bias_once(
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
     if (first + k * kBlock < count) {
-      store16<kStore>(out + first + k * kBlock, added<T, kPaired, true>(v[k], b[k]));
+      store16<kStore>(out + first + k * kBlock, added<T, kMathOf<T>, true>(v[k], b[k]));
     }
   }
 }
@@ -399,9 +402,9 @@ __global__ void __launch_bounds__(kThreads) stream(
       if (p < have) {
         uint4 v = mine[p];
         if constexpr (kOp == kStreamAdd) {
-          v = added<T, kPaired, false>(v, mine[kWidth + p]);
+          v = added<T, kMathOf<T>, false>(v, mine[kWidth + p]);
         } else if constexpr (kOp == kStreamBias) {
-          v = added<T, kPaired, true>(v, bias[c][k]);
+          v = added<T, kMathOf<T>, true>(v, bias[c][k]);
         }
         if constexpr (kBulkOut) {
           mine[p] = v;

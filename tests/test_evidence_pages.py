@@ -1,4 +1,4 @@
-"""docs/optimization-rmsnorm.md says what the evidence and the sources say, and nothing else."""
+"""README.md and docs/optimization-rmsnorm.md say what the evidence and the sources say, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = "docs/optimization-rmsnorm.md"
 
 
 @pytest.fixture(scope="module")
 def page_script() -> Iterator[ModuleType]:
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
-        import optimization_page
+        import evidence_pages
 
-        yield optimization_page
+        yield evidence_pages
     finally:
         sys.path.remove(str(ROOT / "scripts"))
 
@@ -78,9 +79,11 @@ def beside(case_id: str, candidate_us: list[float], reference_us: list[float]) -
     }
 
 
-def test_the_tables_are_those_of_the_evidence(page_script: ModuleType) -> None:
-    page = (ROOT / page_script.PAGE).read_text("utf-8")
-    assert page_script.rendered(page, ROOT) == page, "run scripts/optimization_page.py --write"
+@pytest.mark.parametrize("name", ["README.md", PAGE])
+def test_the_tables_are_those_of_the_evidence(page_script: ModuleType, name: str) -> None:
+    assert set(page_script.PAGES) == {"README.md", PAGE}
+    page = (ROOT / name).read_text("utf-8")
+    assert page_script.rendered(name, ROOT) == page, "run scripts/evidence_pages.py --write"
 
 
 def test_the_last_gpu_attempt_of_a_step_counts(
@@ -100,13 +103,18 @@ def test_the_last_gpu_attempt_of_a_step_counts(
 
 
 def test_a_lost_marker_is_an_error_and_a_stale_number_is_found(
-    page_script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    page_script: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(ValueError, match="exactly one block"):
-        page_script.rendered("no markers here", tmp_path)
-    page = (ROOT / page_script.PAGE).read_text("utf-8")
-    path = tmp_path / page_script.PAGE
+    page = (ROOT / PAGE).read_text("utf-8")
+    path = tmp_path / PAGE
     path.parent.mkdir()
+    path.write_text("no markers here")
+    with pytest.raises(ValueError, match="exactly one block"):
+        page_script.rendered(PAGE, tmp_path)
+    monkeypatch.setattr(page_script, "PAGES", {PAGE: page_script.PAGES[PAGE]})
     path.write_text(page.replace("<!-- times:end -->", "| forged |\n<!-- times:end -->"))
     assert page_script.main(["--root", str(tmp_path)]) == 1
     assert "differs from the evidence" in capsys.readouterr().err
@@ -114,16 +122,16 @@ def test_a_lost_marker_is_an_error_and_a_stale_number_is_found(
     assert page_script.main(["--root", str(tmp_path)]) == 0
 
 
-def test_block_sizes_in_the_text_are_those_of_the_sources(page_script: ModuleType) -> None:
-    page = (ROOT / page_script.PAGE).read_text("utf-8")
+def test_block_sizes_in_the_text_are_those_of_the_sources() -> None:
+    page = (ROOT / PAGE).read_text("utf-8")
     for step, words in (("v0_naive", "4 blocks of {}"), ("v1_block_reduce", "A block of {} threads")):
         source = (ROOT / "candidates" / "rmsnorm" / step / "kernel.cu").read_text("utf-8")
         found = re.search(r"kThreadsPerBlock = (\d+);", source)
         assert found is not None and words.format(found[1]) in page
 
 
-def test_forms_in_the_text_are_those_of_the_sources(page_script: ModuleType) -> None:
-    page = (ROOT / page_script.PAGE).read_text("utf-8")
+def test_forms_in_the_text_are_those_of_the_sources() -> None:
+    page = (ROOT / PAGE).read_text("utf-8")
     source = (ROOT / "candidates/rmsnorm/v2_vectorized/fitting.cuh").read_text("utf-8")
     form = re.search(
         r"case 512:\s+return many \? launch_rows<T, (\d+), 1, 4>.*launch_rows<T, (\d+), 1, 2\b", source
@@ -132,8 +140,8 @@ def test_forms_in_the_text_are_those_of_the_sources(page_script: ModuleType) -> 
     assert f"{form[1]} threads, two rows" in page and "Four rows a block when rows are many" in page
 
 
-def test_no_measured_figure_stands_outside_the_tables(page_script: ModuleType) -> None:
-    page = (ROOT / page_script.PAGE).read_text("utf-8")
+def test_no_measured_figure_stands_outside_the_tables() -> None:
+    page = (ROOT / PAGE).read_text("utf-8")
     text = re.sub(r"<!-- (\w+):begin -->.*?<!-- \1:end -->", "", page, flags=re.DOTALL)
     assert re.findall(r"\d[\d.,]*\s*(?:us|GB/s|TB/s|%|x\b(?! \d))", text) == []
 
