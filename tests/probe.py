@@ -42,7 +42,13 @@ class SeatHere:
         return self._role.answer(request, ())[0]
 
     def ask(
-        self, message: Any, payloads: Sequence[Any] = (), *, timeout_s: float, max_reply_bytes: int = 0
+        self,
+        message: Any,
+        payloads: Sequence[Any] = (),
+        *,
+        timeout_s: float,
+        max_reply_bytes: int = 0,
+        last: bool = False,
     ) -> Answer:
         try:
             reply, out = self._role.answer(message, [bytearray(payload) for payload in payloads])

@@ -8,7 +8,15 @@ from mini_kv.core import protocol as p
 from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract, TaskCard, Tolerance
 from mini_kv.core.results import Status
 from mini_kv.core.tensors import Argument, ScalarArg, TensorSpec, contiguous_strides, element_count
-from mini_kv.correctness.contract import Question, Sample, _grade, dynamic_samples, joined, plan_questions
+from mini_kv.correctness.contract import (
+    Question,
+    Sample,
+    _grade,
+    dynamic_samples,
+    joined,
+    judged_apart,
+    plan_questions,
+)
 from mini_kv.system.workers import Answer
 
 
@@ -53,6 +61,15 @@ def asked(questions: tuple[Question, ...]) -> dict[str, list[list[str]]]:
     for question in questions:
         found.setdefault(question.check, []).append([sample.case.id for sample in question.samples])
     return found
+
+
+def test_only_a_card_with_imports_or_policies_has_anything_judged_in_a_second_worker() -> None:
+    plain = {"opcheck": False, "gradcheck": False}
+    assert not judged_apart(Contract(**plain))
+    for demand in ({"opcheck": True}, {"gradcheck": True}):
+        assert judged_apart(Contract(**{**plain, **demand}))
+    for policy in ("allow_library_calls", "allow_workspace"):
+        assert judged_apart(Contract(**plain, **{policy: False}))
 
 
 SAMPLES = (

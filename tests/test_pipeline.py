@@ -317,6 +317,27 @@ def test_a_refusal_is_not_blamed_for_a_core_case_that_failed_before_it(fake_proj
     assert case(verdict, "illegal_odd").status is Status.PASS
 
 
+def test_a_third_worker_imports_only_for_what_is_judged_there(fake_project: FakeProject) -> None:
+    """A worker in which nothing was judged cost every run a third of its CPU time."""
+    fake_project.edit("tasks/double.yaml", "opcheck: true", "opcheck: false")
+    lean = fake_project.verify(skip_benchmark=True)
+    assert (lean.attempt.exit_code, lean.correctness.workers_started) == (0, 1)
+    # Times are taken in a worker that was never traced.
+    assert fake_project.verify().correctness.workers_started == 2
+    fake_project.edit("tasks/double.yaml", "opcheck: false", "opcheck: false, allow_workspace: false")
+    judged = fake_project.verify(skip_benchmark=True)
+    assert judged.correctness.workers_started == 2
+    assert "policies" in [check.name for check in judged.correctness.contract]
+
+
+def test_a_candidate_that_crashed_is_not_made_to_crash_again_for_a_trace(fake_project: FakeProject) -> None:
+    fake_project.edit("tasks/double.yaml", "opcheck: true", "opcheck: false")
+    lost = fake_project.verify({"candidate/run_case/core_4": CRASH}, skip_benchmark=True)
+    assert_archived(lost)
+    assert (lost.correctness.trace, lost.correctness.workers_lost) == (None, 1)
+    assert axis(lost, "numerics") == (Status.FAIL, "CRASHED")
+
+
 def test_every_case_may_crash_and_the_run_still_ends(fake_project: FakeProject) -> None:
     verdict = fake_project.verify({"candidate/run_case": CRASH}, skip_benchmark=True)
     assert_archived(verdict)

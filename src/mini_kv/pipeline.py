@@ -128,7 +128,7 @@ def _run_stages(
 ) -> None:
     adopt_orphans()
     guard_memory()
-    with start_crew(inputs) as crew:
+    with start_crew(inputs, timed=not request.skip_benchmark) as crew:
         with evidence.stage("build"):
             evidence.build = build_candidate(inputs, progress)
         if evidence.build.status is not Status.PASS:
@@ -155,7 +155,7 @@ def _run_stages(
                 time_beside,
                 turn,
             )
-        crew.contract.close()
+        crew.close_contract()
         if request.skip_benchmark or evidence.correctness.status is not Status.PASS:
             return
         if evidence.benchmark is None:

@@ -146,7 +146,7 @@ def _gate(side: Side, crew: Crew, device_count: int, request: CompareRequest, pr
             device_count,
             _of(side, progress),
         )
-    crew.contract.close()
+    crew.close_contract()
 
 
 def _passed(side: Side) -> bool:

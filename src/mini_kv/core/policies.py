@@ -50,6 +50,11 @@ def library_kernels(kernels: Iterable[str]) -> tuple[str, ...]:
     )
 
 
+def judges_trace(contract: Contract) -> bool:
+    """Say whether the card forbids anything that a trace shows."""
+    return not (contract.allow_library_calls and contract.allow_workspace)
+
+
 def judge_trace(trace: CallTrace, contract: Contract, namespace: str) -> tuple[Finding, ...]:
     """Return what the card's policies forbid and the trace shows."""
     found: list[Finding] = []

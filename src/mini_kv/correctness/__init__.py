@@ -22,6 +22,7 @@ from mini_kv.correctness.contract import (
     Sample,
     ask_all,
     collect_samples,
+    judged_apart,
     plan_questions,
     run_contract,
 )
@@ -29,7 +30,7 @@ from mini_kv.correctness.state import check_state
 from mini_kv.correctness.tracing import run_trace
 from mini_kv.system.crew import CandidateSeat
 
-__all__ = ["Subject", "check"]
+__all__ = ["Subject", "check", "judged_apart"]
 
 _Told = tuple[CallTrace | None, tuple[ContractCheck, ...]]
 
@@ -40,7 +41,7 @@ def _nothing(_: Correctness) -> None:
 
 def check(
     subject: Subject,
-    contract_seat: CandidateSeat,
+    contract_seat: CandidateSeat | None,
     load_contract: Callable[[], Finding | None],
     device_count: int,
     progress: Progress,
@@ -49,7 +50,8 @@ def check(
 ) -> Correctness:
     """Run every case and, beside it in a second candidate worker, the contract checks that take long.
 
-    ``load_contract`` makes that second worker ready; what it finds wrong is a failed check of its own.
+    ``load_contract`` makes that second worker ready; what it finds wrong is a failed check of its own. A card
+    that has nothing :func:`judged_apart` needs no ``contract_seat``: the candidate's own worker is traced.
     ``meanwhile`` is called, with the record so far, once the cases have passed and only that second worker is
     still busy: it imports for seconds, and holds ``turn`` from when it first touches the device to its end.
 
@@ -60,33 +62,40 @@ def check(
     questions = plan_questions(subject.card, samples, subject.device, device_count)
     heavy = [question for question in questions if question.check in HEAVY_CHECKS]
     light = [question for question in questions if question.check not in HEAVY_CHECKS]
+    held = turn or nullcontext()
+    seats = (subject.seat,) if contract_seat is None else (subject.seat, contract_seat)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="contract") as beside:
-        contract = beside.submit(
-            _beside, subject, samples, heavy, contract_seat, load_contract, progress, turn or nullcontext()
-        )
+        if contract_seat is not None:
+            contract = beside.submit(
+                _beside, subject, samples, heavy, contract_seat, load_contract, progress, held
+            )
         try:
             cases = run_cases(subject, progress)
             # Before the contract checks, which leave traces of their own (autograd's threads).
             changes, state = check_state(subject.seat, subject.card.contract)
             own_checks = ask_all(subject.manifest, light, subject.seat, silent)
             if overall(cases, own_checks) is Status.PASS:
-                so_far = _record(subject, contract_seat, cases, (*own_checks, state), started)
+                so_far = _record(subject, seats, cases, (*own_checks, state), started)
                 meanwhile(msgspec.structs.replace(so_far, status=Status.UNVERIFIED))
-            trace, beside_checks = _heard(contract, contract_seat, cases, subject.timeout_s)
+            if contract_seat is None:
+                trace, beside_checks = _traced_at_the_end(subject, samples)
+            else:
+                trace, beside_checks = _heard(contract, contract_seat, cases, subject.timeout_s)
         except BaseException:
             # Ctrl-C or a lost oracle: leaving the block waits for the other thread, which may be in a
             # check that takes minutes.
-            contract_seat.abandon()
+            if contract_seat is not None:
+                contract_seat.abandon()
             raise
     cases = confirm_invalid(subject, contract_seat, cases)
     checks = (*beside_checks, *own_checks, state)
-    record = _record(subject, contract_seat, cases, checks, started)
+    record = _record(subject, seats, cases, checks, started)
     return msgspec.structs.replace(record, trace=trace, state_changes=changes)
 
 
 def _record(
     subject: Subject,
-    contract_seat: CandidateSeat,
+    seats: Sequence[CandidateSeat],
     cases: tuple[CaseResult, ...],
     checks: tuple[ContractCheck, ...],
     started: float,
@@ -99,8 +108,8 @@ def _record(
         passed_cases=sum(case.status is Status.PASS for case in cases),
         cases=cases,
         contract=checks,
-        workers_started=subject.seat.number + contract_seat.number,
-        workers_lost=subject.seat.losses + contract_seat.losses,
+        workers_started=sum(seat.number for seat in seats),
+        workers_lost=sum(seat.losses for seat in seats),
         elapsed_s=round(time.monotonic() - started, 4),
     )
 
@@ -115,6 +124,13 @@ def _heard(
         if not contract.done():
             seat.abandon()
     return contract.result()
+
+
+def _traced_at_the_end(subject: Subject, samples: Sequence[Sample]) -> _Told:
+    """Trace the candidate's own worker, unless one was lost: the same calls would be met again."""
+    if subject.seat.losses:
+        return None, ()
+    return run_trace(subject.card, subject.manifest, samples, subject.seat, lambda: None, last=True)
 
 
 def _beside(

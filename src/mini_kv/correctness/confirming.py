@@ -16,17 +16,18 @@ from mini_kv.system.crew import CandidateSeat
 
 
 def confirm_invalid(
-    subject: Subject, beside: CandidateSeat, cases: Sequence[CaseResult]
+    subject: Subject, beside: CandidateSeat | None, cases: Sequence[CaseResult]
 ) -> tuple[CaseResult, ...]:
     """Have the oracle make such cases again once the candidate's processes are gone.
 
     A candidate that holds a machine's memory could turn the cases that it fails into INVALID ones, which are
-    counted against nobody. ``beside`` is the contract worker, which has nothing more to do.
+    counted against nobody. ``beside`` is the contract worker, where there is one: it has nothing more to do.
     Raises ``InternalError`` when the oracle is lost.
     """
     if not any(case.code == NOT_MAKEABLE for case in cases):
         return tuple(cases)
-    beside.close()
+    if beside is not None:
+        beside.close()
     subject.seat.retire()
     return tuple(_confirmed(subject, case) if case.code == NOT_MAKEABLE else case for case in cases)
 

@@ -10,8 +10,9 @@ import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import fixed_seed
-from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
+from mini_kv.core.card import CandidateManifest, Case, CaseKind, Contract, DeviceKind, TaskCard
 from mini_kv.core.correctness import ContractCheck
+from mini_kv.core.policies import judges_trace
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Finding, Status
 from mini_kv.core.tensors import Argument, TensorSpec, contiguous_strides, element_count, input_bytes
@@ -26,6 +27,11 @@ DYNAMIC_SIZES = 3
 # others are asked in the numerics worker, which has nothing else to do once its cases are answered.
 HEAVY_CHECKS = frozenset({"opcheck", "opcheck_layout", "dynamic_shapes", "gradcheck"})
 CONTRACT_TIMEOUT_S = 300.0
+
+
+def judged_apart(contract: Contract) -> bool:
+    """Say whether the card has anything judged in a second worker: a check that imports, or a trace."""
+    return contract.opcheck or contract.gradcheck or judges_trace(contract)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from mini_kv.core import protocol as p
 from mini_kv.core.card import CandidateManifest, TaskCard
 from mini_kv.core.correctness import CallTrace, ContractCheck
-from mini_kv.core.policies import judge_trace
+from mini_kv.core.policies import judge_trace, judges_trace
 from mini_kv.core.results import Finding, Status
 from mini_kv.correctness.contract import Sample, joined
 from mini_kv.system.crew import CandidateSeat
@@ -38,7 +38,7 @@ def run_trace(
     contract = card.contract
     # Without the policy the kernels of the timed cases are enough: CUPTI takes a second to start.
     trace, missing = _trace(samples, seat, load, kernels=not contract.allow_library_calls, last=last)
-    if contract.allow_library_calls and contract.allow_workspace:
+    if not judges_trace(contract):
         return trace, ()
     if trace is None:
         found: tuple[Finding, ...] = (missing,)

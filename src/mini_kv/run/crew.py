@@ -34,7 +34,7 @@ class Crew:
     inputs: RunInputs
     oracle: OracleSeat
     candidate: CandidateSeat
-    contract: CandidateSeat
+    contract: CandidateSeat | None
 
     def load_oracle(self) -> tuple[str, p.Ready]:
         """Wait for the oracle and import the reference; return its sources' hash and the device's facts."""
@@ -55,7 +55,13 @@ class Crew:
 
     def load_contract(self, build: Build) -> Finding | None:
         """Open the library in the contract worker too; it may still be importing what the checks need."""
+        assert self.contract is not None
         return load_fault(self.contract, self.inputs, build)
+
+    def close_contract(self) -> None:
+        """End the contract worker, where there is one."""
+        if self.contract is not None:
+            self.contract.close()
 
     def beside(self, inputs: RunInputs) -> Crew:
         """Return a crew for another candidate of the same run, around the same oracle."""
@@ -96,14 +102,17 @@ class Crew:
 
 
 @contextmanager
-def start_crew(inputs: RunInputs, elder: Nursery | None = None) -> Iterator[Crew]:
+def start_crew(inputs: RunInputs, elder: Nursery | None = None, *, timed: bool = True) -> Iterator[Crew]:
     """Start oracle and candidate workers at once; end them, and whatever they started, at the end.
 
-    ``elder`` is the nursery of a crew that goes on working afterwards. Where bytecode is missing that every
-    run would compile anew, one more process leaves it, beside the contract worker that needs it too.
+    ``elder`` is the nursery of a crew that goes on working afterwards. A run that is not
+    ``timed``, of a card that has nothing judged in the contract worker, goes without one. Where bytecode is
+    missing that every run would compile anew, one more process leaves it, beside the contract worker that
+    needs it too.
     """
     scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
     nursery = Nursery(scratch, import_path(inputs.root), inputs.cage, elder)
+    apart = timed or correctness.judged_apart(inputs.card.card.contract)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         stack.callback(nursery.close)
@@ -113,7 +122,7 @@ def start_crew(inputs: RunInputs, elder: Nursery | None = None) -> Iterator[Crew
             inputs=inputs,
             oracle=OracleSeat(nursery, p.Hello(device=inputs.device, threads=usable_cpus())),
             candidate=fresh_candidate(nursery, inputs),
-            contract=fresh_contract(nursery, inputs),
+            contract=fresh_contract(nursery, inputs) if apart else None,
         )
         if importer is not None:  # not after Ctrl-C or a fault of our own: the next run starts another
             importer.ended(IMPORT_TIMEOUT_S)
