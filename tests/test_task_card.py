@@ -193,6 +193,11 @@ def test_a_missing_file_a_directory_and_a_pipe_are_refused(project: Path) -> Non
     assert refused_file(project / "tasks/none.yaml", project) == (
         "tasks/none.yaml: found no such file; allowed: an existing file"
     )
+    for name in ("scale.yaml", "mul.yaml", "add.yaml"):
+        (project / "tasks" / name).touch()
+    assert refused_file(project / "tasks/sclae.yaml", project).startswith(
+        "tasks/sclae.yaml: found no such file; allowed: an existing file, such as tasks/scale.yaml, "
+    )
     assert refused_file(project / "tasks", project) == "tasks: found a directory; allowed: a regular file"
     os.mkfifo(project / "tasks/pipe.yaml")
     assert "found a pipe, socket or device; allowed: a regular file" in refused_file(

@@ -25,7 +25,7 @@ from mini_kv.task_card.wording import found_text, key_text, printable
 MANIFEST_FILE = "candidate.yaml"
 MAX_FILE_BYTES = 1024 * 1024
 MAX_PROBLEMS = 500
-MAX_LOOKED_AT = 1000  # candidates whose names are compared with one that is not there
+MAX_LOOKED_AT = 1000  # files whose names are compared with one that is not there
 
 
 class LoadedCard(Record, frozen=True, kw_only=True):
@@ -58,6 +58,10 @@ def load_task_card(path: Path, project_root: Path | None = None) -> LoadedCard:
     _refuse_nul(path, "INVALID_TASK_CARD", "Task Card")
     root = _real(find_project_root(path) if project_root is None else project_root)
     shown = shown_path(path, root)
+    if not os.path.lexists(path) and _real(path).is_relative_to(root):
+        near = _such_as(shown, root, "tasks/*.yaml")
+        text = f"found no such file; allowed: an existing file{near}"
+        _fail("INVALID_TASK_CARD", "Task Card", shown, [Problem(line=0, path=(), text=text)])
     raw, document = _read(path, root, shown, "INVALID_TASK_CARD", "Task Card")
     data = document.data
     findings: list[Finding] = []
@@ -94,7 +98,8 @@ def load_manifest(folder: Path, project_root: Path) -> LoadedManifest:
     path = folder / MANIFEST_FILE
     shown = shown_path(path, root)
     if not os.path.lexists(path) and _real(path).is_relative_to(root):
-        text = f"found no such file; allowed: a candidate's folder{_near_candidates(folder, root)}"
+        near = _such_as(shown, root, f"candidates/*/*/{MANIFEST_FILE}").replace(f"/{MANIFEST_FILE}", "")
+        text = f"found no such file; allowed: a candidate's folder{near or f' with a {MANIFEST_FILE}'}"
         _fail("INVALID_MANIFEST", "candidate manifest", shown, [Problem(line=0, path=(), text=text)])
     raw, document = _read(path, root, shown, "INVALID_MANIFEST", "candidate manifest")
     data = document.data
@@ -114,16 +119,14 @@ def load_manifest(folder: Path, project_root: Path) -> LoadedManifest:
     )
 
 
-def _near_candidates(folder: Path, root: Path) -> str:
-    """Return ``, such as a, b, c``: the candidates of the project whose paths are nearest to ``folder``."""
+def _such_as(shown: str, root: Path, pattern: str) -> str:
+    """Return ``, such as a, b, c``: the project's files that fit ``pattern`` and are nearest to ``shown``."""
     import difflib
 
-    found = (
-        path.parent.relative_to(root).as_posix() for path in root.glob(f"candidates/*/*/{MANIFEST_FILE}")
-    )
-    known = sorted(name for name in islice(found, MAX_LOOKED_AT) if name.isprintable())
-    near = difflib.get_close_matches(shown_path(folder, root), known, n=3, cutoff=0.0)
-    return f", such as {', '.join(near)}" if near else f" with a {MANIFEST_FILE}"
+    names = (path.relative_to(root).as_posix() for path in islice(root.glob(pattern), MAX_LOOKED_AT))
+    known = sorted(name for name in names if name.isprintable())
+    near = difflib.get_close_matches(shown, known, n=3, cutoff=0.0)
+    return f", such as {', '.join(near)}" if near else ""
 
 
 def _real(path: Path) -> Path:
