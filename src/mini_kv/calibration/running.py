@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mini_kv import benchmark, compiler
 from mini_kv.calibration.judging import LONGER, RATIO_LENGTHS_US, judge, lengths_of, line
-from mini_kv.calibration.spinning import LONG_US, Spinner, Spun
+from mini_kv.calibration.spinning import LONG_US, Spinner, Spun, WideKernel
 from mini_kv.core import protocol as p
 from mini_kv.core.calibration import Calibration, SpinRatio, SpinReading, WideReading
 from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, DeviceKind, DeviceRequest
@@ -280,14 +280,13 @@ def _process(
         batches = next(number for least_us, number in BATCHES_IN_TURN if nominal_us >= least_us)
         amounts = (scale.amount(nominal_us), scale.amount(LONGER * nominal_us))
         plain[nominal_us], longer[nominal_us] = spinner.spin_in_turn(amounts, iterations, batches)
-    cycles = max(1, round(WIDE_BLOCK_US * 1e3 / scale.ns_per_unit))
-    blocks = WIDE_BLOCKS if rig.device == "cuda" else ()
-    spun_wide = spinner.spin_wide(cycles, blocks, ITERATIONS, WIDE_BATCHES)
+    kernels = _wide_kernels(scale) if rig.device == "cuda" else ()
+    timed_wide = spinner.time_wide(kernels, ITERATIONS, WIDE_BATCHES)
     # CUPTI comes after the last sample: once attached it stays, and may slow what is launched.
     witnesses: dict[float, tuple[float, float]] = {}
     if rig.device == "cuda":
         witnesses = {nominal_us: spinner.witness_us(scale.amount(nominal_us)) for nominal_us in plain}
-    watched = [spinner.witness_wide(cycles, count) for count in blocks]
+    watched = [spinner.witness_wide(kernel) for kernel in kernels]
     empty_us = median([empty for _, empty in witnesses.values()]) if witnesses else 0.0
     sides = {nominal_us: spun.side(empty_us) for nominal_us, spun in plain.items()}
     readings = [
@@ -315,15 +314,22 @@ def _process(
     wide = [
         WideReading(
             process=number,
-            blocks=count,
+            work=kernel.work,
+            blocks=kernel.blocks,
             stamped_us=_mean_us(spun.stamped_ns),
             net_us=spun.side(empty_us).net_us,
             witness_us=witnessed.kernel_us,
             witness_stamped_us=_mean_us(witnessed.stamped_ns),
         )
-        for count, spun, witnessed in zip(blocks, spun_wide, watched, strict=True)
+        for kernel, spun, witnessed in zip(kernels, timed_wide, watched, strict=True)
     ]
     return readings, ratios, wide
+
+
+def _wide_kernels(scale: _Scale) -> tuple[WideKernel, ...]:
+    cycles = max(1, round(WIDE_BLOCK_US * 1e3 / scale.ns_per_unit))
+    spins = [WideKernel(blocks=blocks, cycles=cycles) for blocks in WIDE_BLOCKS]
+    return (*spins, *(WideKernel(blocks=blocks, cycles=None) for blocks in WIDE_BLOCKS))
 
 
 def _mean_us(stamped_ns: Sequence[int]) -> float:

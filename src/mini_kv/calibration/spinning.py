@@ -6,7 +6,7 @@ import itertools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from mini_kv.benchmark.pairs import side_times
 from mini_kv.benchmark.samples import CaseLost
@@ -76,8 +76,26 @@ class Spun:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WideKernel:
+    """A kernel of many blocks: each spins for ``cycles``, or its threads copy (``None``)."""
+
+    blocks: int
+    cycles: int | None
+
+    @property
+    def work(self) -> Literal["spin", "copy"]:
+        """What its threads do."""
+        return "copy" if self.cycles is None else "spin"
+
+    @property
+    def amount(self) -> int:
+        """The operator's argument."""
+        return -1 if self.cycles is None else self.cycles
+
+
+@dataclass(frozen=True, kw_only=True)
 class WideWitness:
-    """CUPTI's time of a spin of many blocks, and the stamps of the calls that it watched."""
+    """CUPTI's time of a kernel of many blocks, and the stamps of the calls that it watched."""
 
     kernel_us: float
     stamped_ns: tuple[int, ...]
@@ -166,20 +184,22 @@ class Spinner:
         request = p.WitnessKernels(case_id=case, calls=WITNESS_CALLS, cache="cold")
         return self._ask(request, p.KernelsWitnessed)[0].witness
 
-    def spin_wide(
-        self, amount: int, blocks: Sequence[int], iterations: int, batches: int
-    ) -> tuple[Spun, ...]:
-        """Time spins of several numbers of blocks in turn; their stamps are nanoseconds only."""
-        cases = [self.prepare(amount, blocks=count) for count in blocks]
-        return self._in_turn(cases, iterations, batches, lambda number, _: self._wide_rows(blocks[number]))
+    def time_wide(self, kernels: Sequence[WideKernel], iterations: int, batches: int) -> tuple[Spun, ...]:
+        """Time kernels of many blocks in turn; their stamps are nanoseconds only."""
+        cases = [self.prepare(one.amount, blocks=one.blocks) for one in kernels]
 
-    def witness_wide(self, amount: int, blocks: int) -> WideWitness:
-        """Return CUPTI's time of a spin of many blocks beside the stamps of the very calls it watched."""
-        case = self.prepare(amount, blocks=blocks)
+        def stamped(number: int, _: p.Timed) -> list[_Row]:
+            return self._wide_rows(kernels[number].blocks)
+
+        return self._in_turn(cases, iterations, batches, stamped)
+
+    def witness_wide(self, kernel: WideKernel) -> WideWitness:
+        """Return CUPTI's time of a kernel of many blocks beside the stamps of the very calls it watched."""
+        case = self.prepare(kernel.amount, blocks=kernel.blocks)
         witness = self._witness(case)
         self._ask(p.DropTiming(case_id=case), p.Done)
         # The watched calls are the last ones.
-        rows = self._wide_rows(blocks)[-WITNESS_CALLS:]
+        rows = self._wide_rows(kernel.blocks)[-WITNESS_CALLS:]
         return WideWitness(
             kernel_us=witness.kernel_us,
             stamped_ns=tuple(row[1] - row[0] for row in rows),

@@ -4,8 +4,9 @@
 // last calls, one row each: {start ns, end ns, start clock, end clock, number of the call}; the log is one
 // tensor for the life of the process, so that the stamps of many timed calls are had by fetching one.
 // On a GPU `blocks` > 0 makes that many blocks, each of which lasts `amount` cycles, with a log of their own:
-// a row holds the number of the call, then every block's start and every block's end, ns; with `amount` == 0
-// that log is returned as it stands. A CPU has no blocks.
+// a row holds the number of the call, then every block's start and every block's end, ns. With `amount` < 0
+// the threads copy 2-byte elements instead, one each; with `amount` == 0 that log is returned as it stands. A
+// CPU has no blocks.
 // Else the next `steps` distinct readings of the global timer.
 #ifdef MINI_KV_WITH_CUDA
 #define USE_CUDA  // without it the shim's header hides the accessor of the current CUDA stream
@@ -88,16 +89,25 @@ Tensor spin_cpu(const Tensor& like, int64_t amount, int64_t /*blocks*/, int64_t 
 }
 
 #ifdef MINI_KV_WITH_CUDA
+// What kMaxBlocks blocks copy, in units of 8 bytes.
+constexpr int64_t kCopied = mini_kv_calibration::kMaxBlocks * mini_kv_calibration::kWideThreads / 4;
+
 Tensor spin_wide(const Tensor& like, int64_t amount, int64_t blocks, void* stream) {
   using namespace mini_kv_calibration;
   STD_TORCH_CHECK(blocks <= kMaxBlocks, "spin: at most ", kMaxBlocks, " blocks");
   static auto* log = new Tensor(make_stamps(like, kWideCalls * kWideStamps));
-  if (amount > 0) {
-    const int64_t number = next_number();
-    int64_t* stamps = static_cast<int64_t*>(log->mutable_data_ptr()) + (number % kWideCalls) * kWideStamps;
-    const char* error = launch_wide(stamps, amount, blocks, number, stream);
-    STD_TORCH_CHECK(error == nullptr, "spin: CUDA error: ", error);
+  static auto* elements = new Tensor(make_stamps(like, 2 * kCopied));
+  if (amount == 0) {
+    return *log;
   }
+  const int64_t number = next_number();
+  int64_t* stamps = static_cast<int64_t*>(log->mutable_data_ptr()) + (number % kWideCalls) * kWideStamps;
+  auto* from = static_cast<int64_t*>(elements->mutable_data_ptr());
+  const char* error =
+      amount > 0 ? launch_wide(stamps, amount, blocks, number, stream)
+                 : launch_copy(stamps, reinterpret_cast<const int16_t*>(from),
+                               reinterpret_cast<int16_t*>(from + kCopied), blocks, number, stream);
+  STD_TORCH_CHECK(error == nullptr, "spin: CUDA error: ", error);
   return *log;
 }
 

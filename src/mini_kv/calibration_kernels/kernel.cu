@@ -30,11 +30,7 @@ __global__ void stamped_spin(int64_t* stamps, int64_t amount, int64_t number) {
 
 // Many blocks, as an elementwise kernel has them. Every block has a place of its own: atomics on one address
 // are done one after the other, and outlast the last block's stamp by up to 10 us.
-__global__ void wide_spin(int64_t* stamps, int64_t amount, int64_t number) {
-  const int64_t first_ns = global_timer_ns();
-  const long long first = clock64();
-  while (clock64() - first < amount) {
-  }
+__device__ void stamp_block(int64_t* stamps, int64_t first_ns, int64_t number) {
   __syncthreads();
   if (threadIdx.x != 0) {
     return;
@@ -44,6 +40,21 @@ __global__ void wide_spin(int64_t* stamps, int64_t amount, int64_t number) {
   if (blockIdx.x == 0) {
     stamps[0] = number;
   }
+}
+
+__global__ void wide_spin(int64_t* stamps, int64_t amount, int64_t number) {
+  const int64_t first_ns = global_timer_ns();
+  const long long first = clock64();
+  while (clock64() - first < amount) {
+  }
+  stamp_block(stamps, first_ns, number);
+}
+
+__global__ void wide_copy(int64_t* stamps, const int16_t* from, int16_t* to, int64_t number) {
+  const int64_t first_ns = global_timer_ns();
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  to[i] = from[i];
+  stamp_block(stamps, first_ns, number);
 }
 
 __global__ void steps_kernel(int64_t* stamps, int64_t count) {
@@ -73,6 +84,13 @@ const char* launch_spin(int64_t* stamps, int64_t amount, int64_t number, void* s
 const char* launch_wide(int64_t* stamps, int64_t amount, int64_t blocks, int64_t number, void* stream) {
   wide_spin<<<static_cast<unsigned>(blocks), kWideThreads, 0, static_cast<cudaStream_t>(stream)>>>(
       stamps, amount, number);
+  return outcome();
+}
+
+const char* launch_copy(
+    int64_t* stamps, const int16_t* from, int16_t* to, int64_t blocks, int64_t number, void* stream) {
+  wide_copy<<<static_cast<unsigned>(blocks), kWideThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      stamps, from, to, number);
   return outcome();
 }
 

@@ -22,6 +22,10 @@ const char* launch_spin(int64_t* stamps, int64_t amount, int64_t number, void* s
 // cycles, and writes {`number`, every block's start, every block's end} to `stamps`, by the global timer.
 const char* launch_wide(int64_t* stamps, int64_t amount, int64_t blocks, int64_t number, void* stream);
 
+// The same with a copy in the spin's place: each thread copies the element of its number.
+const char* launch_copy(
+    int64_t* stamps, const int16_t* from, int16_t* to, int64_t blocks, int64_t number, void* stream);
+
 // Enqueues one thread that writes the next `count` distinct readings of the global timer to `stamps`.
 const char* launch_steps(int64_t* stamps, int64_t count, void* stream);
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -51,7 +51,9 @@ class CalibrationLength(Record, frozen=True, kw_only=True):
 
 
 class WideReading(Record, frozen=True, kw_only=True):
-    """A spin of ``blocks`` blocks in one fresh process, in microseconds a call.
+    """A kernel of ``blocks`` blocks of 256 threads in one fresh process, in microseconds a call.
+
+    Each block spins for the same time, or each thread copies one 2-byte element (``work``).
 
     ``stamped_us`` is the time from the first block's start to the last one's end by the global timer, in
     the calls that were timed; ``witness_stamped_us`` the same in the calls that CUPTI watched. ``net_us``
@@ -59,6 +61,7 @@ class WideReading(Record, frozen=True, kw_only=True):
     """
 
     process: int
+    work: Literal["spin", "copy"]
     blocks: Annotated[int, Meta(ge=1)]
     stamped_us: float
     net_us: float
