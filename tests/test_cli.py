@@ -166,6 +166,17 @@ def test_a_report_that_cannot_be_written_is_told_and_the_attempt_is_kept(
     assert list((fake_project.root / "artifacts").glob("double/*/attempt.json"))
 
 
+def test_the_archive_is_named_as_one_would_type_it_here(
+    fake_project: FakeProject, mini_kv: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = fake_project.root.resolve()
+    for here, begin in ((root, "artifacts/double/"), (root / "tasks", f"{root}/artifacts/double/")):
+        monkeypatch.chdir(here)
+        code, out, _ = verify(fake_project, mini_kv, "--skip-benchmark")
+        assert code == 0
+        assert out.splitlines()[-1].startswith(f"evidence: {begin}")
+
+
 def test_a_stage_that_raises_is_70_with_an_archive(
     fake_project: FakeProject, mini_kv: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mini_kv.cli.from_here import from_here
 from mini_kv.core.comparison import ComparedCase, ComparedSide, Comparison, SideTime
 from mini_kv.core.results import Status
 
@@ -25,7 +26,7 @@ def as_text(comparison: Comparison, folder: Path) -> str:
     lines += [
         "",
         f"{word}   exit code {comparison.exit_code}   {comparison.elapsed_s:.1f} s",
-        f"evidence: {folder}",
+        f"evidence: {from_here(folder)}",
     ]
     return "\n".join(lines) + "\n"
 

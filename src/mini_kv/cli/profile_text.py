@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
+from mini_kv.cli.from_here import from_here
 from mini_kv.core.profile import KernelFacts, MetricChange, Profile, ProfileComparison
 
 STALLS_SHOWN = 6
@@ -28,7 +29,7 @@ def profile_as_text(profile: Profile, folder: Path) -> str:
     lines += [
         "",
         f"{word}   exit code {profile.exit_code}   {profile.elapsed_s:.1f} s",
-        f"evidence: {folder}",
+        f"evidence: {from_here(folder)}",
     ]
     return "\n".join(lines) + "\n"
 

@@ -8,6 +8,7 @@ from html import escape
 from xml.etree import ElementTree as ET
 
 from mini_kv.cli.axes_text import curve_lines
+from mini_kv.cli.from_here import from_here
 from mini_kv.core.axes import is_generated
 from mini_kv.core.benchmark import BenchmarkCase, Series
 from mini_kv.core.correctness import CaseResult
@@ -88,7 +89,7 @@ def as_text(verdict: Verdict) -> str:
     lines += [
         "",
         f"{word}   exit code {attempt.exit_code}   {attempt.elapsed_s:.1f} s",
-        f"evidence: {verdict.folder}",
+        f"evidence: {from_here(verdict.folder)}",
     ]
     return _visible("\n".join(lines)) + "\n"
 
