@@ -28,6 +28,8 @@ Call = Callable[[int], object]
 
 def fit(variant: Variant, rows: int, hidden: int, dtype: str) -> bool:
     """Tell whether a variant can run on a shape."""
+    if variant.kind == "odd":
+        return variant.dtype == dtype and LANES[dtype] <= hidden and rows * hidden < 1 << 31
     if (
         variant.dtype != dtype
         or hidden % LANES[dtype]
@@ -35,8 +37,9 @@ def fit(variant: Variant, rows: int, hidden: int, dtype: str) -> bool:
     ):
         return False
     packs = hidden // LANES[dtype]
-    if variant.kind in ("row", "bulk_once"):
-        return packs == int(str(variant.axes["t"])) * int(str(variant.axes["k"]))
+    if variant.kind in ("row", "bulk_once", "shipped", "reread", "staged", "cluster"):
+        blocks = int(str(variant.axes.get("c", 1)))
+        return packs == blocks * int(str(variant.axes["t"])) * int(str(variant.axes["k"]))
     if variant.kind == "held":
         room = int(str(variant.axes["t"])) * int(str(variant.axes["k"]))
         return packs == room if variant.axes["exact"] else packs <= room < 2 * packs

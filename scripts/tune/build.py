@@ -14,13 +14,17 @@ from variants import Variant
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PER_UNIT = 20
+PER_UNIT = 12
 FLAGS = ("-std=c++17", "-O3", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC", "-Xptxas", "-v")
 HEADERS = {
     "rmsnorm": "rmsnorm.cuh", "bias_relu": "pointwise.cuh", "vector_add": "pointwise.cuh",
     "copy": "oneshot.cuh",
 }  # fmt: skip
-ONE_SHOT = ("once", "row", "bulk_once", "stream")
+KIND_HEADERS = {
+    "once": "oneshot.cuh", "row": "oneshot.cuh", "bulk_once": "oneshot.cuh", "stream": "oneshot.cuh",
+    "reread": "wide.cuh", "staged": "wide.cuh", "cluster": "wide.cuh", "odd": "odd.cuh",
+    "shipped": "shipped.cuh",
+}  # fmt: skip
 ARGUMENTS = "const void* a, const void* b, void* out, int64_t rows, int64_t hidden, double eps, void* stream"
 
 # Shipped candidates: name, group, folder, call. `E` is the element enum of the candidate's namespace.
@@ -33,6 +37,7 @@ CANDIDATES = (
     ("bias_v1", "bias_relu", "fused_bias_relu/v1_vectorized", _BIAS_RELU),
     ("add_v1", "vector_add", "vector_add/v1_vectorized", "launch_add(E, a, b, out, hidden, stream)"),
 )
+ALL_SHIPPED = tuple(candidate[0] for candidate in CANDIDATES)
 ELEMENT = {"f16": "kFloat16", "bf16": "kBFloat16", "f32": "kFloat32"}
 
 
@@ -41,12 +46,14 @@ def symbol(index: int) -> str:
     return f"variant_{index}"
 
 
-def unit_text(numbered: list[tuple[int, Variant]]) -> str:
-    """Return the source of one translation unit."""
-    headers = {HEADERS[numbered[0][1].group]}
-    if any(variant.kind in ONE_SHOT for _, variant in numbered):
-        headers.add("oneshot.cuh")
-    lines = [f'#include "{header}"' for header in sorted(headers)]
+def header_of(variant: Variant) -> str:
+    """Return the header that a variant's launcher stands in."""
+    return KIND_HEADERS.get(variant.kind, HEADERS[variant.group])
+
+
+def unit_text(header: str, numbered: Sequence[tuple[int, Variant]]) -> str:
+    """Return the source of one translation unit, whose variants stand in one header."""
+    lines = [f'#include "{header}"']
     for index, variant in numbered:
         lines.append(
             f'extern "C" const char* {symbol(index)}({ARGUMENTS}) {{\n'
@@ -87,18 +94,29 @@ def compile_unit(source: Path) -> tuple[Path, str, float]:
 class Builds:
     """All units, compiling in the background; `group(name)` waits for one operator's."""
 
-    def __init__(self, folder: Path, variants: Sequence[Variant], stride: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        variants: Sequence[Variant],
+        stride: int = 1,
+        shipped: Sequence[str] = ALL_SHIPPED,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 2)
         self.variants = list(enumerate(variants))[::stride]
         self.futures: dict[str, list[Future[tuple[Path, str, float]]]] = {}
-        for group in dict.fromkeys(v.group for v in variants):
+        groups = dict.fromkeys(v.group for v in variants)
+        for group in groups:
             for name, of, place, call in CANDIDATES:
-                if of == group:
+                if of == group and name in shipped:
                     self._submit(group, folder / f"{name}.cu", candidate_text(name, place, call))
+        for group in groups:
             mine = [(i, v) for i, v in self.variants if v.group == group]
-            for start in range(0, len(mine), PER_UNIT):
-                self._submit(group, folder / f"{group}_{start}.cu", unit_text(mine[start : start + PER_UNIT]))
+            for header in dict.fromkeys(header_of(v) for _, v in mine):
+                alike = [(i, v) for i, v in mine if header_of(v) == header]
+                for start in range(0, len(alike), PER_UNIT):
+                    name = f"{group}_{header.partition('.')[0]}_{start}.cu"
+                    self._submit(group, folder / name, unit_text(header, alike[start : start + PER_UNIT]))
 
     def _submit(self, group: str, path: Path, text: str) -> None:
         path.write_text(text)
