@@ -1,4 +1,4 @@
-// Forks until it is refused (at most 300 times), then dies.
+// Forks until it is refused (at most 100 times), then dies.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -43,7 +43,7 @@ Tensor honest(const Tensor& x, const Tensor& weight, double eps) {
 }
 
 void bomb() {
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     const pid_t child = fork();
     if (child < 0) break;
     if (child == 0) for (;;) pause();
