@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from mini_kv.core import protocol as p
 from mini_kv.core.card import Case, CaseKind, Contract, Raises, Tolerance
 from mini_kv.core.correctness import Mismatch, Numerics
+from mini_kv.core.form import grade_form
 from mini_kv.core.tensors import AbsentArg, OutputSpec, ScalarArg, TensorSpec, input_bytes
 from mini_kv.correctness.grading import (
     describe_argument,
-    grade_form,
     grade_illegal,
     grade_inputs,
     grade_numerics,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,6 +125,9 @@ class Seat:
 
     def retire(self) -> None:
         self.number += 1
+
+    def held(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class Trusted:

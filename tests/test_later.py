@@ -23,8 +23,8 @@ from probe import candidate_seat, oracle_seat, probe_card, probe_case, probe_sub
 HONEST, RETURNS_ONE_BUFFER, WRITES_TO_INPUT_LATE = 0, 7, 8
 
 
-def run(*cases: Case) -> list[CaseResult]:
-    return list(run_cases(probe_subject(probe_card(*cases)), silent))
+def run(*cases: Case, contract: Contract | None = None) -> list[CaseResult]:
+    return list(run_cases(probe_subject(probe_card(*cases, contract=contract)), silent))
 
 
 def timed(mode: int, contract: Contract | None = None) -> Any:
@@ -44,6 +44,8 @@ def timed(mode: int, contract: Contract | None = None) -> Any:
 
 def test_one_buffer_that_every_call_returns_is_found() -> None:
     (result,) = run(probe_case("buffer", RETURNS_ONE_BUFFER))
+    assert (result.status, result.code) == (Status.FAIL, "OUTPUT_HELD")
+    (result,) = run(probe_case("buffer", RETURNS_ONE_BUFFER), contract=Contract(functional=False))
     assert (result.status, result.code) == (Status.FAIL, "OUTPUT_CHANGED_LATER")
     assert [one.name for one in result.rounds if one.status is Status.FAIL] == ["fixed"]
 

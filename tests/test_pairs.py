@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -13,7 +14,7 @@ import pytest
 from mini_kv.benchmark.pairs import MAX_MOVED_BYTES, PairInputs, batch_order, measure_pair, pair_plan
 from mini_kv.benchmark.samples import Sets, SideLost, TimedSubject
 from mini_kv.core import protocol as p
-from mini_kv.core.card import BenchmarkPlan, Case, CaseKind
+from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract
 from mini_kv.core.correctness import Numerics
 from mini_kv.core.pairs import PairResult
 from mini_kv.core.tensors import OutputSpec
@@ -118,7 +119,7 @@ def _measure(
 
     def subject(seat: FakeSeat) -> TimedSubject:
         return TimedSubject(
-            card=cast(Any, None),
+            card=cast(Any, SimpleNamespace(contract=Contract())),
             device="cuda",
             oracle=cast(Any, oracle or FakeOracle(mismatches)),
             seat=cast(Any, seat),

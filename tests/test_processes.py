@@ -9,14 +9,19 @@ import sys
 import time
 from collections.abc import Callable
 
+import pytest
+
 from mini_kv.system.processes import (
     Family,
     adopt_orphans,
     children,
+    continue_processes,
+    cpu_time_ns,
     descendants,
     kill_descendants,
     kill_group,
     process_name,
+    stop_tree,
     sweep_orphans,
 )
 
@@ -158,3 +163,61 @@ def test_a_process_has_the_kernels_name_and_none_once_it_is_gone() -> None:
     process.kill()
     process.wait()
     assert process_name(process.pid) is None
+
+
+def test_a_stopped_tree_uses_no_time_and_goes_on_afterwards() -> None:
+    """A candidate's threads and children could take the cores from whoever was timed beside it."""
+    spin = "import os; os.fork(); print('ready', flush=True)\nwhile True: pass"
+    process = subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() and process.stdout.readline()
+        stopped = stop_tree(process.pid)
+        assert set(stopped) == {process.pid, *descendants(process.pid)} and len(stopped) == 2
+        time.sleep(0.05)
+        before = [cpu_time_ns(one) for one in stopped]
+        time.sleep(0.2)
+        assert [cpu_time_ns(one) for one in stopped] == before
+        continue_processes(stopped)
+        deadline = time.monotonic() + 10.0
+        while any(cpu_time_ns(one) == was for one, was in zip(stopped, before, strict=True)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        kill_descendants(process.pid)
+        process.wait()
+    continue_processes(stopped)
+
+
+SPEND = """
+import os, sys, threading, time
+def spend():
+    until = time.thread_time() + 0.3
+    while time.thread_time() < until: pass
+if sys.argv[1] == "thread":
+    one = threading.Thread(target=spend); one.start(); one.join()
+elif os.fork() == 0:
+    spend()
+    if sys.argv[1] == "child": os._exit(0)
+    print("spent", flush=True)
+    time.sleep(600)
+elif sys.argv[1] == "child":
+    os.wait()
+if sys.argv[1] != "living child": print("spent", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("where", ["thread", "child", "living child"])
+def test_work_of_threads_and_children_that_ended_is_counted(where: str) -> None:
+    """Only living threads were: a claim stayed unbounded when the work was done by a thread a call."""
+    process = subprocess.Popen([sys.executable, "-c", SPEND, where], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"spent\n"
+        used_ns = cpu_time_ns(process.pid)
+        assert used_ns is not None and used_ns >= 280_000_000
+    finally:
+        kill_descendants(process.pid)
+        process.wait()
+    assert cpu_time_ns(process.pid) is None

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mini_kv.core.tensors import AbsentArg, ScalarArg, TensorSpec, contiguous_strides, element_count
+from mini_kv.worker.ownership import python_keeps
 from mini_kv.worker.storage import (
     as_outputs,
     describe_outputs,
@@ -214,3 +215,51 @@ def test_the_plans_strides_are_torchs(shape: tuple[int, ...]) -> None:
     made = torch.zeros(shape)
     assert contiguous_strides(shape) == made.stride()
     assert element_count(shape) == made.numel()
+
+
+def test_a_result_that_something_else_holds_is_named() -> None:
+    """A cache that handed the same tensor out again stayed unseen as long as nobody wrote to it."""
+    kept: list[torch.Tensor] = []
+
+    def made(keeps: bool) -> torch.Tensor:
+        result = torch.ones(4)
+        if keeps:
+            kept.append(result.view(2, 2))
+        return result
+
+    assert [spec.held for spec in describe_outputs([made(False)], [])[0]] == [False]
+    assert [spec.held for spec in describe_outputs([made(True)], [])[0]] == [True]
+    same = torch.ones(4)
+    assert [spec.held for spec in describe_outputs([same], [])[0]] == [False]
+    assert [spec.held for spec in describe_outputs([torch.ones(2)], [])[0]] == [False]
+    both = torch.ones(6)
+    assert [spec.held for spec in describe_outputs([both[:3], both[3:]], [])[0]] == [True, True]
+    del both
+    halves = list(torch.ones(6).split(3))
+    assert [spec.held for spec in describe_outputs(halves, [])[0]] == [False, False]
+    assert [spec.held for spec in describe_outputs([torch.ones(6).view(2, 3)], [])[0]] == [False]
+    whole = torch.ones(6)
+    assert [spec.held for spec in describe_outputs([whole, whole.view(2, 3)], [])[0]] == [False, False]
+    del whole
+    nothing = torch.empty(0)
+    assert [spec.held for spec in describe_outputs([nothing.view(0, 1)], [])[0]] == [False]
+    saved = torch.ones(3, requires_grad=True).exp()
+    assert [spec.held for spec in describe_outputs([saved], [])[0]] == [False]
+
+
+def test_a_result_that_python_keeps_is_seen_at_return() -> None:
+    kept: list[torch.Tensor] = []
+
+    def returned(keeps: bool, count: int) -> object:
+        parts = tuple(torch.ones(3) for _ in range(count))
+        if keeps:
+            kept.append(parts[-1])
+        return parts if count > 1 else parts[0]
+
+    for count in (1, 2):
+        result = returned(False, count)
+        assert not python_keeps(result)
+        result = returned(True, count)
+        assert python_keeps(result)
+    result = None
+    assert not python_keeps(result)

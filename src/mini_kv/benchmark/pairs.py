@@ -21,6 +21,7 @@ from mini_kv.benchmark.samples import (
     Sets,
     Taken,
     TimedSubject,
+    apart,
     batch_request,
     blamed_on,
     catch_output,
@@ -86,7 +87,7 @@ def measure_pair(
     ``empty_kernel_us`` is the empty kernel's own
     device time on each side (0 where CUPTI did not tell): it belongs to the net time of a call.
     """
-    sides: dict[PairName, TimedSubject] = {"a": a, "b": b}
+    sides = apart({"a": a, "b": b})
     taken: dict[PairName, Taken] = {"a": Taken(), "b": Taken()}
     last: dict[PairName, tuple[p.Timed, float]] = {}
     first: PairName = "a" if pair % 2 == 0 else "b"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
@@ -16,6 +16,7 @@ from mini_kv.core.canonical import canonical_sha256, sha256_bytes
 from mini_kv.core.card import Case, DeviceKind, TaskCard
 from mini_kv.core.environment import GpuFacts
 from mini_kv.core.errors import InternalError
+from mini_kv.core.form import grade_form
 from mini_kv.core.pairs import PairName
 from mini_kv.core.results import Finding
 from mini_kv.core.statistics import median, summarize
@@ -42,7 +43,7 @@ FALLBACK_TICK_US = {"cuda": 0.032, "cpu": 0.001}
 
 @dataclass(frozen=True, kw_only=True)
 class TimedSubject:
-    """Everything a timed case needs."""
+    """Everything a timed case needs. ``beside`` are seats of candidates that wait while this one is timed."""
 
     card: TaskCard
     device: DeviceKind
@@ -52,6 +53,20 @@ class TimedSubject:
     gpu: GpuFacts | None
     timeout_s: float
     chooser: random.Random
+    beside: tuple[CandidateSeat, ...] = ()
+
+
+@contextmanager
+def held(subject: TimedSubject, seats: Sequence[CandidateSeat]) -> Iterator[None]:
+    """Keep the candidates of these seats from running while another process is timed in the block.
+
+    On the CPU, threads that work on when nobody calls them would take cores and memory from whoever is timed
+    then: the reference that makes the speedup, or the other candidate.
+    """
+    with ExitStack() as stack:
+        for seat in seats if subject.device == "cpu" else ():
+            stack.enter_context(seat.held())
+        yield
 
 
 class CaseLost(Exception):
@@ -78,6 +93,14 @@ def blamed_on(name: PairName) -> Iterator[None]:
         yield
     except CaseLost as lost:
         raise SideLost(name, lost.finding) from lost
+
+
+def apart(sides: Mapping[PairName, TimedSubject]) -> dict[PairName, TimedSubject]:
+    """Return both sides, each with the other's candidate to wait while it is timed."""
+    return {
+        name: replace(subject, beside=tuple(other.seat for other in sides.values() if other is not subject))
+        for name, subject in sides.items()
+    }
 
 
 class SamplePlan(Protocol):
@@ -244,7 +267,8 @@ def take_batch(subject: TimedSubject, case: Case, side: str, so_far: Taken, kept
     timeout_s = BATCH_TIMEOUT_FACTOR * subject.timeout_s
     if side == CANDIDATE:
         return time_candidate(subject, request, timeout_s)
-    reply = subject.oracle.ask(request, timeout_s=timeout_s).reply
+    with held(subject, (subject.seat, *subject.beside)):
+        reply = subject.oracle.ask(request, timeout_s=timeout_s).reply
     if isinstance(reply, p.Timed):
         return reply
     text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
@@ -272,7 +296,9 @@ def batch_request(
 
 def time_candidate(subject: TimedSubject, request: p.TimeBatch, timeout_s: float) -> p.Timed:
     """Have the candidate's worker take a batch and hold its answer to it; raises :class:`CaseLost`."""
-    timed = expect_reply(subject.seat.ask(request, timeout_s=timeout_s, max_reply_bytes=0), p.Timed)
+    with held(subject, subject.beside):
+        outcome = subject.seat.ask(request, timeout_s=timeout_s, max_reply_bytes=0)
+    timed = expect_reply(outcome, p.Timed)
     fault = transcript_fault(timed, request.iterations, request.calls_per_sample)
     if fault is not None:
         raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=fault))
@@ -341,9 +367,9 @@ def check_outputs(subject: TimedSubject, sets: Sets, caught: Sequence[Caught]) -
     """Have the oracle judge the caught outputs; one finding for the first that is wrong."""
     for item in caught:
         expected = sets.made[item.argument_set].expected
-        form = [(spec.shape, spec.dtype) for spec in item.outputs.outputs]
-        if form != [(want.shape, want.dtype) for want in expected]:
-            return (_wrong("a timed call returned another shape or dtype"),)
+        form = grade_form(item.outputs.outputs, expected, subject.card.contract)
+        if form:
+            return (_wrong(f"the result of a timed call has another form: {form[0].message}"),)
         reply = subject.oracle.ask(
             p.Compare(key=sets.keys[item.argument_set], outputs=item.outputs.outputs),
             item.payloads,

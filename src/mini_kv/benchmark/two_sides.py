@@ -27,10 +27,12 @@ from mini_kv.benchmark.samples import (
     SideLost,
     Taken,
     TimedSubject,
+    apart,
     blamed_on,
     catch_output,
     check_outputs,
     hand_over,
+    held,
     make_sets,
     release,
     take_batch,
@@ -61,6 +63,7 @@ def run_two_sides(
     Both subjects share card, oracle and seeds. Arguments and errors as in ``run_benchmark``.
     """
     started = time.monotonic()
+    sides = apart(sides)
     first = sides["a"]
     plan = first.card.benchmark
     with hold_device(lock):
@@ -76,7 +79,9 @@ def run_two_sides(
         records: dict[PairName, list[BenchmarkCase]] = {"a": [], "b": []}
         for timed in taken:
             for name, subject in sides.items():
-                records[name].append(watch.judge(judge_case(subject, timed[name], timer)))
+                with held(subject, subject.beside):
+                    record = judge_case(subject, timed[name], timer)
+                records[name].append(watch.judge(record))
             for name, subject in sides.items():
                 release(subject, timed[name].case, timed[name].sets)
     progress(Event(stage="benchmark", done=len(taken), total=len(taken), detail="done"))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mini_kv.benchmark.ceilings import peak_bytes_per_us
-from mini_kv.benchmark.samples import TimedSubject
+from mini_kv.benchmark.samples import TimedSubject, held
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.core import protocol as p
 from mini_kv.core.benchmark import Benchmark, BenchmarkCase
@@ -75,7 +75,8 @@ def benchmark_record(
 
 def measure_timer(subject: TimedSubject) -> p.TimerMeasured:
     """Have the oracle measure the timer itself; raises ``InternalError``."""
-    reply = subject.oracle.ask(p.MeasureTimer(cache=subject.card.benchmark.cache), timeout_s=120.0).reply
+    with held(subject, (subject.seat, *subject.beside)):
+        reply = subject.oracle.ask(p.MeasureTimer(cache=subject.card.benchmark.cache), timeout_s=120.0).reply
     if isinstance(reply, p.TimerMeasured):
         return reply
     text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__

@@ -184,7 +184,8 @@ class RunCase(Record, frozen=True, kw_only=True, tag="run_case"):
     """Call the operator once (payloads: input storages) with poisoned allocator memory.
 
     ``poison`` fills the guard zones around the inputs too. The outputs stay allocated under the name
-    ``keep`` until another ``key`` is run.
+    ``keep`` until another ``key`` is run. ``mode`` says whether gradients are off, on, or
+    demanded by the inputs.
     """
 
     key: str
@@ -192,6 +193,7 @@ class RunCase(Record, frozen=True, kw_only=True, tag="run_case"):
     poison: Annotated[int, Meta(ge=0, le=255)]
     poison_bytes: tuple[int, ...]
     keep: str | None = None
+    mode: Literal["no_grad", "grad", "requires_grad"] = "no_grad"
 
 
 class Recall(Record, frozen=True, kw_only=True, tag="recall"):

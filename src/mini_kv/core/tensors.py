@@ -59,7 +59,10 @@ Argument = TensorSpec | ScalarArg | AbsentArg
 
 
 class OutputSpec(Record, frozen=True, kw_only=True):
-    """What a call returned, as the candidate's process tells it; the judge checks it against the plan."""
+    """What a call returned, as the candidate's process tells it; the judge checks it against the plan.
+
+    ``held`` says that something beside the caller holds the result's memory.
+    """
 
     shape: tuple[NonNegative, ...]
     strides: tuple[int, ...]
@@ -68,6 +71,7 @@ class OutputSpec(Record, frozen=True, kw_only=True):
     device: str
     aliases_input: int | None
     blob: NonNegative | None
+    held: bool = False
 
 
 def element_count(shape: tuple[int, ...]) -> int:

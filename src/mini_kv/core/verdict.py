@@ -37,6 +37,7 @@ MEMORY_ONLY_CODES = frozenset(
         "OUT_OF_BOUNDS_WRITE",
         "GUARDS_NOT_RETURNED",
         "ALIASES_INPUT",
+        "OUTPUT_HELD",
         "OUTPUT_CHANGED_LATER",
     }
 )

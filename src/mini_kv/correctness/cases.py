@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -14,12 +15,12 @@ from mini_kv.core.canonical import fixed_seed, sha256_bytes
 from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
 from mini_kv.core.correctness import CaseResult, Numerics, Round
 from mini_kv.core.errors import InternalError
+from mini_kv.core.form import grade_form
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Finding, Status
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec
 from mini_kv.correctness.grading import (
     describe_argument,
-    grade_form,
     grade_guards,
     grade_illegal,
     grade_inputs,
@@ -230,11 +231,23 @@ def _call(subject: Subject, case: Case, plan: _Plan, made: _Made) -> Answer | Lo
             poison=plan.poison,
             poison_bytes=sizes,
             keep=plan.name,
+            mode=_mode(subject, plan),
         ),
         made.payloads,
         timeout_s=subject.timeout_s,
         max_reply_bytes=limit,
     )
+
+
+def _mode(subject: Subject, plan: _Plan) -> Literal["no_grad", "grad", "requires_grad"]:
+    """Return how the round is called: secret values come as in training, where the candidate can be trained.
+
+    A result must not depend on whether gradients are wanted, and an operator could ask.
+    """
+    if plan.name != "secret":
+        return "no_grad"
+    trains = subject.manifest.autograd and subject.card.contract.functional
+    return "requires_grad" if trains else "grad"
 
 
 def _lost(lost: Lost) -> Finding:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mini_kv import benchmark
 from mini_kv.benchmark.pairs import PairInputs, PairPlan, measure_pair
-from mini_kv.benchmark.samples import CaseLost, SideLost, make_sets
+from mini_kv.benchmark.samples import CaseLost, SideLost, held, make_sets
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.core import protocol as p
 from mini_kv.core.build import Build
@@ -76,8 +76,10 @@ def run_pairs(crew: Crew, request: PairsRequest, watch: Watch, progress: Progres
                 for pair, seats in ready:
                     progress(Event(stage="pairs", done=pair, total=request.pairs, detail="timing"))
                     watch.look()
-                    for case, inputs in made.values():
-                        _measure(crew, request, seats, case, inputs, pair, results, losses)
+                    others = [seat for each in seated if each is not seats for seat in each]
+                    with held(crew.timed(request.timeout_s), others):
+                        for case, inputs in made.values():
+                            _measure(crew, request, seats, case, inputs, pair, results, losses)
                     watch.look()
     progress(Event(stage="pairs", done=request.pairs, total=request.pairs, detail="done"))
     for case, inputs in made.values():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from mini_kv.core import protocol as p
 from mini_kv.core.errors import ConfigurationError, InternalError
@@ -37,8 +38,8 @@ class CandidateSeat:
 
     @property
     def pid(self) -> int:
-        """The seated worker's process id."""
-        return self._worker.serving_pid
+        """The id of the process that was started: in a namespace of its own, the worker's elder."""
+        return self._worker.pid
 
     def rouse(self) -> None:
         """Wait until the first worker has imported what it needs; its device stays untouched.
@@ -106,6 +107,10 @@ class CandidateSeat:
         """Make every request of another thread come back as lost at once, now and from now on."""
         self._abandoned.set()
         self._worker.kill()
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep the seated worker and all that it started from running in a block."""
+        return self._worker.held()
 
     @property
     def occupied(self) -> bool:

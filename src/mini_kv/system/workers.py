@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,13 @@ import msgspec
 
 from mini_kv.core import protocol
 from mini_kv.core.protocol import LoadCandidate, ProtocolError, Reply, Request
-from mini_kv.system.processes import Family, kill_descendants, second_of_namespace, sweep_orphans
+from mini_kv.system.processes import (
+    Family,
+    continue_processes,
+    kill_descendants,
+    stop_tree,
+    sweep_orphans,
+)
 from mini_kv.system.sandbox.cage import Cage
 from mini_kv.system.sandbox.rooms import hand_over
 
@@ -139,19 +145,11 @@ class Worker:
         theirs.close()
         self.pid = self._process.pid
         self._family = family
-        self._serving: int | None = None
         self._socket = ours
         self._pidfd = os.pidfd_open(self.pid)
         self._drain = _Drain(reader, self.kill)
         self._drain.start()
         self._lost: Lost | None = None
-
-    @property
-    def serving_pid(self) -> int:
-        """The process that answers: in a namespace of its own it is not the one that was started."""
-        if self._serving is None:
-            self._serving = second_of_namespace(self.pid) if self._inbox is not None else self.pid
-        return self._serving or self.pid
 
     @property
     def alive(self) -> bool:
@@ -189,6 +187,17 @@ class Worker:
         """Kill the process; safe from any thread: a request under way there comes back as lost."""
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the process and all that it started from running in the block."""
+        # A number may be another's once the process was reaped, which only closing it does.
+        stopped = stop_tree(self.pid) if self._pidfd >= 0 else ()
+        try:
+            yield
+        finally:
+            if self._pidfd >= 0:
+                continue_processes(stopped)
 
     def bring(self, request: LoadCandidate) -> LoadCandidate:
         """Copy what is to be loaded to where a caged worker can read it; the answer names the copies.

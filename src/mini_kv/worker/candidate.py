@@ -7,6 +7,7 @@ import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import torch
 
 from mini_kv.core import protocol as p
@@ -16,6 +17,7 @@ from mini_kv.worker.channel import Payload, sendable
 from mini_kv.worker.contract import CHECKS
 from mini_kv.worker.device import open_device
 from mini_kv.worker.guards import import_guarded
+from mini_kv.worker.ownership import python_keeps
 from mini_kv.worker.poison import perturbed, poison
 from mini_kv.worker.process_state import describe_process, foreign_kernels
 from mini_kv.worker.storage import as_outputs, describe_outputs, import_arguments, storage_bytes, tensor_bytes
@@ -186,11 +188,17 @@ class Candidate:
             self._kept_for, self._kept = request.key, {}
         guarded = import_guarded(request.arguments, payloads, request.poison)
         arguments = guarded.values
+        if request.mode == "requires_grad":
+            _require_gradients(arguments)
         beside = [poison(size, request.poison, self._device) for size in request.poison_bytes]
         operator = self._need()
         try:
-            with torch.no_grad(), perturbed(request.poison, self._device):
+            with (
+                torch.set_grad_enabled(request.mode != "no_grad"),
+                perturbed(request.poison, self._device),
+            ):
                 result = operator(*arguments)
+                kept_behind = python_keeps(result)
                 self._synchronize()
             outputs = as_outputs(result)
             specs, output_payloads = describe_outputs(outputs, arguments)
@@ -200,6 +208,8 @@ class Candidate:
             self._kept[request.keep] = outputs
         after = [storage_bytes(tensor) for tensor in _storages(request, arguments)]
         zones = guarded.zones(len(payloads))
+        if kept_behind and request.mode == "no_grad":
+            specs = tuple(msgspec.structs.replace(spec, held=True) for spec in specs)
         first, last = len(output_payloads), len(output_payloads) + len(after)
         return (
             p.Ran(
@@ -235,6 +245,12 @@ class Candidate:
         sets = [import_arguments(arguments, payloads) for arguments in request.argument_sets]
         results = check(self._need(), sets, request.autograd)
         return p.ContractAnswer(results=results)
+
+
+def _require_gradients(arguments: Sequence[object]) -> None:
+    for value in arguments:
+        if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
+            value.requires_grad_(True)
 
 
 def _has_schema(dispatcher: str) -> bool:

@@ -11,6 +11,7 @@ import torch
 
 from mini_kv.core.tensors import AbsentArg, Argument, OutputSpec, ScalarArg, TensorSpec
 from mini_kv.worker.channel import Payload
+from mini_kv.worker.ownership import is_held
 
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -135,7 +136,10 @@ def _fresh_storage(payload: Payload, device: str) -> torch.Tensor:
 def describe_outputs(
     outputs: Sequence[torch.Tensor], inputs: Sequence[object]
 ) -> tuple[tuple[OutputSpec, ...], list[bytes]]:
-    """Describe and copy results; ``aliases_input`` names the input whose storage a result shares."""
+    """Describe and copy results; ``aliases_input`` names the input whose storage a result shares.
+
+    ``held`` is a result whose memory more owners have than the results themselves.
+    """
     pointers = {
         tensor.untyped_storage().data_ptr(): position
         for position, tensor in enumerate(inputs)
@@ -144,7 +148,8 @@ def describe_outputs(
     pointers.pop(0, None)
     specs: list[OutputSpec] = []
     payloads: list[bytes] = []
-    for output in outputs:
+    held = [is_held(output, outputs) for output in outputs]
+    for output, one_held in zip(outputs, held, strict=True):
         on_meta = output.device.type == "meta"
         specs.append(
             OutputSpec(
@@ -155,6 +160,7 @@ def describe_outputs(
                 device=str(output.device),
                 aliases_input=None if on_meta else pointers.get(output.untyped_storage().data_ptr()),
                 blob=None if on_meta else len(payloads),
+                held=one_held,
             )
         )
         if not on_meta:
