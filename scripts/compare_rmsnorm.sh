@@ -8,8 +8,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+if [[ $# -gt 0 && $1 != -* ]] && [[ ${2:--} == -* ]]; then
+  echo "usage: scripts/compare_rmsnorm.sh [A B] [options of mini-kv compare]" >&2
+  exit 2
+fi
 names=(v0_naive v1_block_reduce)
-if [ $# -ge 2 ] && [[ $1 != -* ]] && [[ $2 != -* ]]; then
+if [[ $# -gt 0 && $1 != -* ]]; then
   names=("$1" "$2")
   shift 2
 fi

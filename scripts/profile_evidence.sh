@@ -13,7 +13,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-out=${1:?usage: scripts/profile_evidence.sh OUT_DIR [ARTIFACTS_DIR]}
+if [[ ${1:--} == -* ]]; then
+  echo "usage: scripts/profile_evidence.sh OUT_DIR [ARTIFACTS_DIR]" >&2
+  exit 2
+fi
+out=$1
 artifacts=${2:-artifacts}
 steps=(v0_naive v1_block_reduce v2_vectorized)
 python=python3

@@ -6,7 +6,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-candidate=${1:?usage: scripts/profile_rmsnorm.sh CANDIDATE [options of mini-kv profile]}
+if [[ ${1:--} == -* ]]; then
+  echo "usage: scripts/profile_rmsnorm.sh CANDIDATE [options of mini-kv profile]" >&2
+  exit 2
+fi
+candidate=$1
 shift
 if [ -d "candidates/rmsnorm/$candidate" ]; then candidate=candidates/rmsnorm/$candidate; fi
 python=python3

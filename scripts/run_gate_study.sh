@@ -11,7 +11,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-out=${1:?usage: scripts/run_gate_study.sh OUT_DIR}
+if [[ ${1:--} == -* ]]; then
+  echo "usage: scripts/run_gate_study.sh OUT_DIR" >&2
+  exit 2
+fi
+out=$1
 python=python3
 if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
 exec "$python" scripts/gate_study.py measure --raw-only --output "$out" --device "${STUDY_DEVICE:-cuda}" \

@@ -6,7 +6,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-out=${1:?usage: scripts/run_honest.sh OUT}
+if [[ ${1:--} == -* ]]; then
+  echo "usage: scripts/run_honest.sh OUT" >&2
+  exit 2
+fi
+out=$1
 python=python3
 if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
 exec "$python" scripts/honest_runs.py measure --output "$out" --device "${HONEST_DEVICE:-cuda}" \

@@ -13,7 +13,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-out=${1:?usage: scripts/run_peers.sh OUT_DIR}
+if [[ ${1:--} == -* ]]; then
+  echo "usage: scripts/run_peers.sh OUT_DIR" >&2
+  exit 2
+fi
+out=$1
 documented="rmsnorm_vs_functional rmsnorm_vs_compile rmsnorm_vs_liger bias_relu_vs_compile vector_add_large"
 peers=${PEERS:-$documented}
 if [ "$peers" = all ]; then peers=$(basename -s .yaml tasks/peers/*.yaml); fi

@@ -3,7 +3,11 @@
 #
 #   ZOO_JOBS=4   members at once; timed and hanging ones always run alone, at the end
 set -euo pipefail
-out=${1:?usage: run_zoo_gpu.sh OUT [NAME ...]}
+if [[ ${1:--} == -* ]]; then
+  echo "usage: scripts/run_zoo_gpu.sh OUT [NAME ...]" >&2
+  exit 2
+fi
+out=$1
 shift
 mkdir -p "$out"
 cd "$(dirname "$0")/.."
