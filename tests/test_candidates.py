@@ -221,6 +221,7 @@ def test_the_cuda_build_compiles_and_links(folder: Path) -> None:
     [
         ("vector_add/v1_vectorized", "add_packs_kernel", 8),
         ("fused_bias_relu/v1_vectorized", "bias_relu_flat_kernel", 12),
+        ("fused_bias_relu/v1_vectorized", "bias_relu_wrapped_kernel", 12),
         ("rmsnorm/v2_vectorized", "rmsnorm_rows_kernel", 30),
     ],
 )

@@ -2,6 +2,9 @@
 // column, where its bias lies, is the remainder of its number by the packs in a row, found with one
 // multiplication; the bias itself comes from cache.
 //
+// Where a row is no whole number of packs, they begin at any column, and some end in the next row; the bias of
+// such packs is taken element by element, x and the result are not.
+//
 // A thread asks for all its packs before it uses the first. How many those are depends on the size: as
 // many as bring the whole matrix under way at once, and one where no number would.
 #include "kernel.h"
@@ -11,6 +14,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+
+#include "columns.h"
 
 namespace mini_kv_fused_bias_relu_v1 {
 namespace {
@@ -85,29 +90,6 @@ __device__ __forceinline__ uint4 relu_of_packs(uint4 x, uint4 bias) {
   return x;
 }
 
-// Division by a number known at launch, through the upper half of a product. For every n below 2^31 and a
-// divisor of at least 2: with 2^bits >= divisor > 2^(bits - 1), the multiplier is 2^(31 + bits) / divisor,
-// rounded up by less than 1, which adds less than 1 / divisor to the quotient: too little to reach the next
-// whole number.
-struct Divisor {
-  unsigned value;
-  unsigned multiplier;
-  unsigned shift;
-
-  explicit Divisor(unsigned divisor) : value(divisor) {
-    unsigned bits = 1;
-    while ((uint64_t{1} << bits) < divisor) {
-      ++bits;
-    }
-    multiplier = static_cast<unsigned>(((uint64_t{1} << (31 + bits)) + divisor - 1) / divisor);
-    shift = bits - 1;
-  }
-  __device__ __forceinline__ unsigned remainder(unsigned n) const {
-    return n - (__umulhi(n, multiplier) >> shift) * value;
-  }
-};
-constexpr int64_t kMaxDividend = 2147483647;
-
 // `count` packs in all, at most kMaxDividend.
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kFlatThreads) bias_relu_flat_kernel(
@@ -139,6 +121,70 @@ __global__ void __launch_bounds__(kFlatThreads) bias_relu_flat_kernel(
     if (p < count) {
       out[p] = relu_of_packs<T>(held[k], bias_held[k]);
     }
+  }
+}
+
+// The bias of a pack whose first element lies in `column`. Apart from the packs in which a row ends the lanes'
+// addresses are neighbours, which spares each lane its own arithmetic.
+template <typename T>
+__device__ __forceinline__ uint4 bias_from(const T* __restrict__ bias, unsigned column, unsigned hidden) {
+  constexpr unsigned kLanes = kPackBytes / sizeof(T);
+  T lane[kLanes];
+  if (column + kLanes <= hidden) {
+#pragma unroll
+    for (unsigned i = 0; i < kLanes; ++i) {
+      lane[i] = bias[column + i];
+    }
+  } else {
+#pragma unroll
+    for (unsigned i = 0; i < kLanes; ++i) {
+      lane[i] = bias[wrapped(column + i, hidden)];
+    }
+  }
+  uint4 pack;
+  memcpy(&pack, lane, kPackBytes);
+  return pack;
+}
+
+// `packs` whole packs, and `rest` elements behind the last, fewer than a pack: at most kMaxDividend elements
+// together, in rows of at least a pack.
+template <typename T, int kPacks>
+__global__ void __launch_bounds__(kFlatThreads) bias_relu_wrapped_kernel(
+    const uint4* __restrict__ x,
+    const T* __restrict__ bias,
+    uint4* __restrict__ out,
+    unsigned packs,
+    unsigned rest,
+    Divisor hidden) {
+  constexpr unsigned kLanes = kPackBytes / sizeof(T);
+  const unsigned first = blockIdx.x * (kFlatThreads * kPacks) + threadIdx.x;
+  uint4 held[kPacks];
+  uint4 bias_held[kPacks];
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const unsigned p = first + k * kFlatThreads;
+    if (p < packs) {
+      held[k] = x[p];
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const unsigned p = first + k * kFlatThreads;
+    if (p < packs) {
+      bias_held[k] = bias_from(bias, hidden.remainder(p * kLanes), hidden.value);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const unsigned p = first + k * kFlatThreads;
+    if (p < packs) {
+      out[p] = relu_of_packs<T>(held[k], bias_held[k]);
+    }
+  }
+  if (first < rest) {
+    const unsigned n = packs * kLanes + first;
+    const T element = reinterpret_cast<const T*>(x)[n];
+    store(reinterpret_cast<T*>(out) + n, relu(widen(element) + widen(bias[hidden.remainder(n)])));
   }
 }
 
@@ -184,16 +230,27 @@ struct Call {
   cudaStream_t stream;
 };
 
+// Whole rows of packs, which the bias must be aligned for, or packs that begin anywhere in a row.
 template <typename T, int kPacks>
-void launch_flat(const Call& call, int64_t packs) {
-  const int64_t a_block = kFlatThreads * kPacks;
-  const auto blocks = static_cast<unsigned>((packs + a_block - 1) / a_block);
-  bias_relu_flat_kernel<T, kPacks><<<blocks, kFlatThreads, 0, call.stream>>>(
-      static_cast<const uint4*>(call.x),
-      static_cast<const uint4*>(call.bias),
-      static_cast<uint4*>(call.out),
-      static_cast<unsigned>(packs),
-      Divisor(static_cast<unsigned>(call.hidden * static_cast<int64_t>(sizeof(T)) / kPackBytes)));
+void launch_packs(const Call& call, bool whole_rows) {
+  constexpr int64_t kLanes = kPackBytes / sizeof(T);
+  constexpr int64_t kBlockPacks = kFlatThreads * kPacks;
+  const auto* x = static_cast<const uint4*>(call.x);
+  auto* out = static_cast<uint4*>(call.out);
+  const auto packs = static_cast<unsigned>(call.count / kLanes);
+  const auto blocks = static_cast<unsigned>((packs + kBlockPacks - 1) / kBlockPacks);
+  if (whole_rows) {
+    const auto* bias = static_cast<const uint4*>(call.bias);
+    const Divisor packs_a_row(static_cast<unsigned>(call.hidden / kLanes));
+    bias_relu_flat_kernel<T, kPacks>
+        <<<blocks, kFlatThreads, 0, call.stream>>>(x, bias, out, packs, packs_a_row);
+  } else {
+    const auto* bias = static_cast<const T*>(call.bias);
+    const auto rest = static_cast<unsigned>(call.count % kLanes);
+    const Divisor hidden(static_cast<unsigned>(call.hidden));
+    bias_relu_wrapped_kernel<T, kPacks>
+        <<<blocks, kFlatThreads, 0, call.stream>>>(x, bias, out, packs, rest, hidden);
+  }
 }
 
 template <typename T>
@@ -239,18 +296,20 @@ template <typename T>
 void launch_fitting(const Call& call) {
   constexpr int64_t kLanes = kPackBytes / sizeof(T);
   const int64_t packs = call.count / kLanes;
-  // A row whose length is no multiple of a pack would leave the next row off the 16-byte boundary.
-  if (call.hidden % kLanes != 0 || call.hidden < 2 * kLanes || packs > kMaxDividend ||
-      !is_aligned(call.x) || !is_aligned(call.bias) || !is_aligned(call.out)) {
+  const bool whole_rows =
+      call.hidden % kLanes == 0 && call.hidden >= 2 * kLanes && is_aligned(call.bias);
+  // Packs are counted where rows are whole, elements where they are not.
+  const int64_t largest = whole_rows ? packs : call.count;
+  if (call.hidden < kLanes || largest > kMaxDividend || !is_aligned(call.x) || !is_aligned(call.out)) {
     return launch_elements<T>(call);
   }
   const int64_t at_once = threads_at_once();
   if (packs <= at_once || packs * kPackBytes >= kLargeBytes) {
-    launch_flat<T, 1>(call, packs);
+    launch_packs<T, 1>(call, whole_rows);
   } else if (packs <= 2 * at_once) {
-    launch_flat<T, 2>(call, packs);
+    launch_packs<T, 2>(call, whole_rows);
   } else {
-    launch_flat<T, kMaxPacks>(call, packs);
+    launch_packs<T, kMaxPacks>(call, whole_rows);
   }
 }
 
