@@ -1,9 +1,12 @@
-"""Print the curves of benchmark axes, and draw them where matplotlib is installed.
+"""Print the curves of benchmark axes; with ``--output`` draw them too, which needs matplotlib.
 
     python scripts/plot_axes.py artifacts/rmsnorm/<attempt>/benchmark.json [more files] [--output axes.png]
 
 Every FILE is a ``benchmark.json`` of an attempt or of one side of a comparison. Curves of one axis and
 template are drawn into one panel, one line a file, so that candidates can be seen side by side.
+
+Exit code 0; 1 where no case of any file lies on an axis; 2 where a file cannot be read, or what was asked for
+cannot be drawn.
 """
 
 from __future__ import annotations
@@ -82,30 +85,46 @@ def draw(named: Sequence[tuple[str, Benchmark]], metric: str, output: Path) -> N
     figure.savefig(output, dpi=150)
 
 
+def why_undrawable(output: Path) -> str | None:
+    """Return why no picture can be written to ``output``; seen before anything is read or printed."""
+    if output.is_dir() or not output.absolute().parent.is_dir():
+        return f"--output {output} cannot be written: its folder does not exist, or it is a folder itself"
+    if importlib.util.find_spec("matplotlib") is None:
+        return (
+            f"--output {output} needs matplotlib, which is not installed; without it the curves are printed"
+        )
+    return None
+
+
+def refuse(sentence: str) -> int:
+    """Say on stderr why nothing is done; return the exit code of a wrong call."""
+    print(f"plot_axes: {sentence}", file=sys.stderr)
+    return 2
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Print the curves of every file and draw them if asked for and possible."""
+    """Print the curves of every file and draw them if asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--metric", choices=tuple(METRICS), default="gb_per_s")
-    parser.add_argument("--output", type=Path, default=Path("axes.png"), help="picture to write")
+    parser.add_argument("--output", type=Path, help="picture to write (needs matplotlib; default: none)")
     arguments = parser.parse_args(argv)
+    if arguments.output is not None and (why := why_undrawable(arguments.output)):
+        return refuse(why)
     named: list[tuple[str, Benchmark]] = []
     for path in arguments.files:
         try:
             named.append((label_of(path), read_benchmark(path)))
         except (OSError, msgspec.MsgspecError) as error:
-            print(f"plot_axes: {path} cannot be read as a benchmark: {error}", file=sys.stderr)
-            return 2
-    for label, benchmark in named:
+            return refuse(f"{path} cannot be read as a benchmark: {error}")
+    for path, (label, benchmark) in zip(arguments.files, named, strict=True):
         lines = curve_lines(benchmark.cases)
-        print("\n".join([label, *(lines or ["  no case lies on an axis"])]))
+        print("\n".join([label, *(lines or [f"  no case of {path} lies on an axis"])]))
     if not panels(named):
         return 1
-    if importlib.util.find_spec("matplotlib") is None:
-        print("plot_axes: matplotlib is not installed, so nothing is drawn", file=sys.stderr)
-        return 0
-    draw(named, arguments.metric, arguments.output)
-    print(f"drawn: {arguments.output}")
+    if arguments.output is not None:
+        draw(named, arguments.metric, arguments.output)
+        print(f"drawn: {arguments.output}")
     return 0
 
 

@@ -294,7 +294,7 @@ def test_the_script_prints_the_curves_of_an_attempt(
     fake_project.edit("tasks/double.yaml", "warmup: 1,", AXIS)
     folder = fake_project.verify().folder
     plot = script("plot_axes.py")
-    assert plot.main([str(folder), "--output", str(tmp_path / "axes.png")]) == 0
+    assert plot.main([str(folder)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("double_v0 0.1.0\n") and "axis n of timed_a:" in out
     (key, lines), *rest = plot.panels(
@@ -303,6 +303,27 @@ def test_the_script_prints_the_curves_of_an_attempt(
     assert key == ("n", "timed_a") and [label for label, _ in lines] == ["one"] and rest == []
     assert plot.metric_of(lines[0][1].cases[0], "net_us") == pytest.approx(9.95, rel=0.01)
     assert plot.main([str(tmp_path / "missing.json")]) == 2
+
+
+def test_a_picture_that_was_asked_for_and_cannot_be_drawn_is_no_success(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plot = script("plot_axes.py")
+    monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
+    picture = tmp_path / "axes.png"
+    assert plot.main([str(tmp_path), "--output", str(picture)]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1) and "matplotlib, which is not installed" in said.err
+    assert plot.main([str(tmp_path), "--output", str(tmp_path / "nowhere" / "axes.png")]) == 2
+    assert "its folder does not exist" in capsys.readouterr().err
+
+
+def test_a_file_without_an_axis_is_named(
+    fake_project: FakeProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = fake_project.verify().folder
+    assert script("plot_axes.py").main([str(folder / "benchmark.json")]) == 1
+    assert f"no case of {folder / 'benchmark.json'} lies on an axis" in capsys.readouterr().out
 
 
 def test_ids_of_points_are_identifiers() -> None:

@@ -1,4 +1,4 @@
-"""The shell scripts and small programs of scripts/: how they are called, and what they say when called wrongly."""
+"""The shell scripts of scripts/: what they say when called wrongly."""
 
 from __future__ import annotations
 
