@@ -11,7 +11,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from mini_kv.benchmark.pairs import MAX_MOVED_BYTES, PairInputs, batch_order, measure_pair, pair_plan
+from mini_kv.benchmark.pairs import (
+    MAX_MOVED_BYTES,
+    PairInputs,
+    batch_order,
+    faster_than_verified,
+    measure_pair,
+    pair_plan,
+)
 from mini_kv.benchmark.samples import Sets, SideLost, TimedSubject
 from mini_kv.core import protocol as p
 from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract
@@ -222,3 +229,14 @@ def test_a_wrong_output_of_a_timed_call_is_found() -> None:
     with pytest.raises(SideLost) as lost:
         _measure(FakeSeat(log, "a", 2.0, 3.0), FakeSeat(log, "b", 2.0, 3.0), mismatches=1)
     assert lost.value.finding.code == "TIMED_OUTPUT_WRONG"
+
+
+def test_a_candidate_that_is_fast_in_pairs_only_gives_no_ratio() -> None:
+    """One that remembered results in the pairs was called faster by 165 %, though it was 2.6 times slower."""
+    log: list[str] = []
+    result = _measure(FakeSeat(log, "a", 30.0, 3.0), FakeSeat(log, "b", 12.0, 3.0))
+    assert faster_than_verified(result, (30.0, 13.0), "cuda") == ()
+    assert faster_than_verified(result, (None, None), "cuda") == ()
+    ((label, finding),) = faster_than_verified(result, (30.0, 80.0), "cuda")
+    assert (label, finding.code) == ("new", "FASTER_THAN_VERIFIED")
+    assert faster_than_verified(result, (30.0, math.nan), "cpu")

@@ -29,8 +29,9 @@ from mini_kv.benchmark.samples import (
     hand_over,
     time_candidate,
 )
+from mini_kv.benchmark.witnesses import longest_us
 from mini_kv.core import protocol as p
-from mini_kv.core.card import BenchmarkPlan, Case
+from mini_kv.core.card import BenchmarkPlan, Case, DeviceKind
 from mini_kv.core.pairs import PairName, PairResult, PairSide
 from mini_kv.core.quality import MAX_LAUNCH_EXPOSED_FRACTION
 from mini_kv.core.results import Finding
@@ -137,6 +138,28 @@ def _check(subject: TimedSubject, case: Case, timed: p.Timed, kept_at: float, se
     wrong = check_outputs(subject, sets, (caught,)) + check_inputs(subject, case, sets)
     if wrong:
         raise CaseLost(wrong[0])
+
+
+def faster_than_verified(
+    result: PairResult, verified_us: tuple[float | None, float | None], device: DeviceKind
+) -> tuple[tuple[str, Finding], ...]:
+    """Return the labels of the sides that were faster in a pair than the clocks bear, with the reason; pure.
+
+    Only the plan's own times are held against the judge's clock and against inputs never seen before. The
+    processes of a pair begin with timed calls, so a candidate can tell them from the plan's. ``verified_us``
+    are the net times of sides a and b under the plan, where there are any.
+    """
+    return tuple(
+        (
+            side.label,
+            Finding(
+                code="FASTER_THAN_VERIFIED",
+                message=f"a call took {side.net_us:.2f} us in a pair, and {verified:.2f} us under the plan",
+            ),
+        )
+        for side, verified in zip((result.a, result.b), verified_us, strict=True)
+        if verified is not None and not verified <= longest_us(side.net_us, device)
+    )
 
 
 def _side(subject: TimedSubject, label: str, taken: Taken, empty_kernel_us: float) -> PairSide:

@@ -237,16 +237,17 @@ def _bound(
     return Bound(outside_us=outside_us, around_us=around_us)
 
 
-def _limit_us(claim_us: float, device: DeviceKind) -> float:
+def longest_us(claim_us: float, device: DeviceKind) -> float:
+    """Return the longest time by another clock, or of another moment, that a claim of ``claim_us`` bears."""
     return max(claim_us, 0.0) * (1.0 + SLACK_FRACTION[device]) + SLACK_US[device]
 
 
 def _within(claim_us: float, outside_us: float, device: DeviceKind) -> bool:
-    return outside_us <= _limit_us(claim_us, device)
+    return outside_us <= longest_us(claim_us, device)
 
 
 def _doubtful(claim_us: float, outside_us: float, device: DeviceKind) -> bool:
-    limit_us = _limit_us(claim_us, device)
+    limit_us = longest_us(claim_us, device)
     return limit_us < outside_us < BEYOND_DOUBT[device] * limit_us
 
 
@@ -277,7 +278,7 @@ def judge_claim(
         return ("verified" if checked and not wrong else "bounded"), ()
     if around_us is not None and _within(around_us, outside_us, device):
         return "unverified", (not_reproduced(claim_us, around_us),)
-    limit_us = max(_limit_us(claim_us, device), _limit_us(around_us or 0.0, device))
+    limit_us = max(longest_us(claim_us, device), longest_us(around_us or 0.0, device))
     return "unverified", (
         Finding(
             code="CLOCK_CONTRADICTS",

@@ -20,7 +20,7 @@ from mini_kv.benchmark.pairs import pair_plan
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.two_sides import run_two_sides
 from mini_kv.comparing.evidence import COMPARISON_FILE, Evidence, Side, archive
-from mini_kv.core.benchmark import Benchmark, KernelWitness
+from mini_kv.core.benchmark import Benchmark, BenchmarkCase, KernelWitness
 from mini_kv.core.card import Case, DeviceRequest
 from mini_kv.core.comparison import Comparison
 from mini_kv.core.isolation import IsolationLevel
@@ -185,6 +185,7 @@ def _pair(evidence: Evidence, crew: Crew, request: CompareRequest, progress: Pro
                 pairs=request.pairs,
                 plan=pair_plan(inputs.card.card.benchmark),
                 empty_kernel_us=_empty_kernels(a.benchmark, b.benchmark),
+                verified_us=_verified(a.benchmark, b.benchmark),
                 timeout_s=request.timeout_s,
                 lock=run_inputs.device_lock(inputs.device, inputs.gpus),
             ),
@@ -200,6 +201,13 @@ def _timed_cases(evidence: Evidence, a: Benchmark, b: Benchmark) -> list[Case]:
     return [
         card.case(one.case_id) for one, two in both if one.status is Status.PASS and two.status is Status.PASS
     ]
+
+
+def _verified(a: Benchmark, b: Benchmark) -> dict[str, tuple[float | None, float | None]]:
+    def net_us(case: BenchmarkCase) -> float | None:
+        return case.candidate.net_p50_us if case.candidate is not None else None
+
+    return {one.case_id: (net_us(one), net_us(two)) for one, two in zip(a.cases, b.cases, strict=True)}
 
 
 def _empty_kernels(a: Benchmark, b: Benchmark) -> dict[str, tuple[float, float]]:

@@ -6,11 +6,11 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mini_kv import benchmark
-from mini_kv.benchmark.pairs import PairInputs, PairPlan, measure_pair
+from mini_kv.benchmark.pairs import PairInputs, PairPlan, faster_than_verified, measure_pair
 from mini_kv.benchmark.samples import CaseLost, SideLost, held, make_sets
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.core import protocol as p
@@ -39,7 +39,10 @@ class PairedSide:
 
 @dataclass(frozen=True, kw_only=True)
 class PairsRequest:
-    """``empty_kernel_us`` holds, by case id, the empty kernel's own device time on sides a and b."""
+    """``empty_kernel_us`` holds, by case id, the empty kernel's own device time on sides a and b.
+
+    ``verified_us`` holds, by case id, the net times of both that were verified in this run.
+    """
 
     a: PairedSide
     b: PairedSide
@@ -49,6 +52,7 @@ class PairsRequest:
     empty_kernel_us: Mapping[str, tuple[float, float]]
     timeout_s: float
     lock: Path
+    verified_us: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
 
 def run_pairs(crew: Crew, request: PairsRequest, watch: Watch, progress: Progress) -> PairSet:
@@ -157,18 +161,22 @@ def _measure(
 ) -> None:
     a, b = (_subject(crew, request, seat) for seat in seats)
     try:
-        results.append(
-            measure_pair(
-                a,
-                b,
-                case,
-                inputs,
-                request.plan,
-                pair=pair,
-                labels=(request.a.label, request.b.label),
-                empty_kernel_us=request.empty_kernel_us.get(case.id, (0.0, 0.0)),
-            )
+        result = measure_pair(
+            a,
+            b,
+            case,
+            inputs,
+            request.plan,
+            pair=pair,
+            labels=(request.a.label, request.b.label),
+            empty_kernel_us=request.empty_kernel_us.get(case.id, (0.0, 0.0)),
         )
+        verified_us = request.verified_us.get(case.id, (None, None))
+        too_fast = faster_than_verified(result, verified_us, crew.inputs.device)
+        losses += [
+            PairLoss(case_id=case.id, pair=pair, label=label, finding=finding) for label, finding in too_fast
+        ]
+        results += [] if too_fast else [result]
     except SideLost as lost:
         label = _label(request, lost.name)
         losses.append(PairLoss(case_id=case.id, pair=pair, label=label, finding=lost.finding))
