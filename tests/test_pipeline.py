@@ -322,12 +322,22 @@ def test_a_third_worker_imports_only_for_what_is_judged_there(fake_project: Fake
     fake_project.edit("tasks/double.yaml", "opcheck: true", "opcheck: false")
     lean = fake_project.verify(skip_benchmark=True)
     assert (lean.attempt.exit_code, lean.correctness.workers_started) == (0, 1)
-    # Times are taken in a worker that was never traced.
-    assert fake_project.verify().correctness.workers_started == 2
+    assert fake_project.verify().correctness.workers_started == 1
     fake_project.edit("tasks/double.yaml", "opcheck: false", "opcheck: false, allow_workspace: false")
     judged = fake_project.verify(skip_benchmark=True)
     assert judged.correctness.workers_started == 2
     assert "policies" in [check.name for check in judged.correctness.contract]
+
+
+def test_times_are_taken_in_a_worker_that_was_not_traced_yet(fake_project: FakeProject) -> None:
+    fake_project.edit("tasks/double.yaml", "opcheck: true", "opcheck: false")
+    too_early = "reply = p.Failed(code='TRACED', message='a traced worker is timed')"
+    traced = {"candidate/trace_calls": "state['traced'] = True"}
+    timed = {
+        f"candidate/{tag}": f"if state.get('traced'): {too_early}" for tag in ("time_batch", "run_repeats")
+    }
+    verdict = fake_project.verify(traced | timed)
+    assert verdict.benchmark.status is Status.PASS
 
 
 def test_a_candidate_that_crashed_is_not_made_to_crash_again_for_a_trace(fake_project: FakeProject) -> None:

@@ -128,7 +128,7 @@ def _run_stages(
 ) -> None:
     adopt_orphans()
     guard_memory()
-    with start_crew(inputs, timed=not request.skip_benchmark) as crew:
+    with start_crew(inputs, traced_last=True) as crew:
         with evidence.stage("build"):
             evidence.build = build_candidate(inputs, progress)
         if evidence.build.status is not Status.PASS:
@@ -156,11 +156,17 @@ def _run_stages(
                 turn,
             )
         crew.close_contract()
-        if request.skip_benchmark or evidence.correctness.status is not Status.PASS:
-            return
-        if evidence.benchmark is None:
+        timed = not request.skip_benchmark and evidence.correctness.status is Status.PASS
+        if timed and evidence.benchmark is None:
             _time(crew, request, evidence, progress)
+        if crew.contract is None:
+            with evidence.stage("trace"):
+                evidence.correctness = correctness.traced_last(
+                    crew.subject(request.timeout_s), evidence.correctness
+                )
         crew.candidate.close()
+        if not timed:
+            return
         if baseline is not None:
             with evidence.stage("regression"):
                 _compare(crew, request, baseline, evidence, progress)

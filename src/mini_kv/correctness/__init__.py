@@ -30,7 +30,7 @@ from mini_kv.correctness.state import check_state
 from mini_kv.correctness.tracing import run_trace
 from mini_kv.system.crew import CandidateSeat
 
-__all__ = ["Subject", "check", "judged_apart"]
+__all__ = ["Subject", "check", "judged_apart", "traced_last"]
 
 _Told = tuple[CallTrace | None, tuple[ContractCheck, ...]]
 
@@ -51,7 +51,7 @@ def check(
     """Run every case and, beside it in a second candidate worker, the contract checks that take long.
 
     ``load_contract`` makes that second worker ready; what it finds wrong is a failed check of its own. A card
-    that has nothing :func:`judged_apart` needs no ``contract_seat``: the candidate's own worker is traced.
+    that has nothing :func:`judged_apart` needs no ``contract_seat``: see :func:`traced_last`.
     ``meanwhile`` is called, with the record so far, once the cases have passed and only that second worker is
     still busy: it imports for seconds, and holds ``turn`` from when it first touches the device to its end.
 
@@ -77,10 +77,9 @@ def check(
             if overall(cases, own_checks) is Status.PASS:
                 so_far = _record(subject, seats, cases, (*own_checks, state), started)
                 meanwhile(msgspec.structs.replace(so_far, status=Status.UNVERIFIED))
-            if contract_seat is None:
-                trace, beside_checks = _traced_at_the_end(subject, samples)
-            else:
-                trace, beside_checks = _heard(contract, contract_seat, cases, subject.timeout_s)
+            told: _Told = (None, ())
+            if contract_seat is not None:
+                told = _heard(contract, contract_seat, cases, subject.timeout_s)
         except BaseException:
             # Ctrl-C or a lost oracle: leaving the block waits for the other thread, which may be in a
             # check that takes minutes.
@@ -88,6 +87,7 @@ def check(
                 contract_seat.abandon()
             raise
     cases = confirm_invalid(subject, contract_seat, cases)
+    trace, beside_checks = told
     checks = (*beside_checks, *own_checks, state)
     record = _record(subject, seats, cases, checks, started)
     return msgspec.structs.replace(record, trace=trace, state_changes=changes)
@@ -126,11 +126,17 @@ def _heard(
     return contract.result()
 
 
-def _traced_at_the_end(subject: Subject, samples: Sequence[Sample]) -> _Told:
-    """Trace the candidate's own worker, unless one was lost: the same calls would be met again."""
+def traced_last(subject: Subject, record: Correctness) -> Correctness:
+    """Trace the candidate's own worker when nothing else will be asked there: a traced worker is never timed.
+
+    For cards that have nothing :func:`judged_apart`, so that nothing depends on the trace. Where a worker was
+    lost there is none: the same calls would be met again. Raises ``InternalError`` when the oracle is lost.
+    """
     if subject.seat.losses:
-        return None, ()
-    return run_trace(subject.card, subject.manifest, samples, subject.seat, lambda: None, last=True)
+        return record
+    samples = collect_samples(subject.card, subject.oracle)
+    trace, _ = run_trace(subject.card, subject.manifest, samples, subject.seat, lambda: None, last=True)
+    return msgspec.structs.replace(record, trace=trace)
 
 
 def _beside(

@@ -102,17 +102,19 @@ class Crew:
 
 
 @contextmanager
-def start_crew(inputs: RunInputs, elder: Nursery | None = None, *, timed: bool = True) -> Iterator[Crew]:
+def start_crew(
+    inputs: RunInputs, elder: Nursery | None = None, *, traced_last: bool = False
+) -> Iterator[Crew]:
     """Start oracle and candidate workers at once; end them, and whatever they started, at the end.
 
-    ``elder`` is the nursery of a crew that goes on working afterwards. A run that is not
-    ``timed``, of a card that has nothing judged in the contract worker, goes without one. Where bytecode is
-    missing that every run would compile anew, one more process leaves it, beside the contract worker that
-    needs it too.
+    ``elder`` is the nursery of a crew that goes on working afterwards. Who has the
+    candidate's own worker ``traced_last`` goes without a contract worker where a card has nothing judged
+    there. Where bytecode is missing that every run would compile anew, one more process leaves it, beside the
+    contract worker that needs it too.
     """
     scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
     nursery = Nursery(scratch, import_path(inputs.root), inputs.cage, elder)
-    apart = timed or correctness.judged_apart(inputs.card.card.contract)
+    apart = not traced_last or correctness.judged_apart(inputs.card.card.contract)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         stack.callback(nursery.close)
