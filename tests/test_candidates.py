@@ -311,15 +311,22 @@ def test_paired_sums_round_as_one_float_sum_does(dtype: torch.dtype) -> None:
         assert same_bits_or_both_nan(add(a, b), total.to(dtype))
         expected = torch.where(total < 0, torch.zeros_like(total), total).to(dtype)
         assert same_bits_or_both_nan(bias_relu(a.view(1, -1), b).view(-1), expected)
+        unaligned = torch.cat([b[:1], b])[1:]
+        assert same_bits_or_both_nan(bias_relu(a.view(1, -1), unaligned).view(-1), expected)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(3, 16), (1000, 264), (2000, 1032), (3000, 2056), (8200, 4096)])
-def test_bias_relu_finds_the_column_at_every_size_that_chooses_a_kernel(shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("more", [0, 1, 7])
+def test_bias_relu_finds_the_column_at_every_size_that_chooses_a_kernel(
+    shape: tuple[int, int], more: int
+) -> None:
     op = operator(ROOT / "candidates" / "fused_bias_relu" / "v1_vectorized")
-    x = torch.randn(shape, device="cuda", dtype=torch.float16)
-    bias = torch.randn(shape[1], device="cuda", dtype=torch.float16)
-    assert torch.equal(op(x, bias), torch.relu(x + bias))
+    rows, hidden = shape[0] + more, shape[1] + more
+    x = torch.randn((rows, hidden), device="cuda", dtype=torch.float16)
+    for offset in (0, 1):
+        bias = torch.randn(hidden + offset, device="cuda", dtype=torch.float16)[offset:]
+        assert torch.equal(op(x, bias), torch.relu(x + bias))
 
 
 @pytest.mark.gpu

@@ -1,12 +1,12 @@
-// Bias + ReLU for rows that are no whole number of packs: the dense matrix is one run of packs all the same, a
-// pack begins at any column, and may end in the next row.
+// Bias + ReLU for rows that are no whole number of packs: the dense matrix is one run of packs all the
+// same, a pack begins at any column, and may end in the next row.
 #pragma once
 
 #include "pointwise.cuh"
 
-// Ways to the bias of a pack. kWrapped: each lane by itself, its column wrapped by a selection. kSplit: each lane
-// by itself, packs within a row apart from the few that end in the next. kShifted: those within a row from the
-// two aligned packs of the bias that they touch (the bias must be aligned), shifted into place.
+// Ways to the bias of a pack. kWrapped: each lane by itself, its column wrapped by a selection. kSplit: each
+// lane by itself, packs within a row apart from the few that end in the next. kShifted: those within a row
+// from the two aligned packs of the bias that they touch (the bias must be aligned), shifted into place.
 enum Lookup { kWrapped, kSplit, kShifted };
 
 // The sixteen bytes that begin `lanes` elements into two neighbouring packs.
@@ -22,10 +22,11 @@ __device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, unsigned lanes) 
   for (int i = 0; i < 5; ++i) {
     word[i] = bits & 32 ? word[i + 1] : word[i];
   }
-  return {__funnelshift_r(word[0], word[1], bits),
-          __funnelshift_r(word[1], word[2], bits),
-          __funnelshift_r(word[2], word[3], bits),
-          __funnelshift_r(word[3], word[4], bits)};
+  return {
+      __funnelshift_r(word[0], word[1], bits),
+      __funnelshift_r(word[1], word[2], bits),
+      __funnelshift_r(word[2], word[3], bits),
+      __funnelshift_r(word[3], word[4], bits)};
 }
 
 template <typename T, int kLookup>
@@ -110,7 +111,10 @@ void launch_bias_odd(
   }
   const auto multiplier = static_cast<unsigned>(((uint64_t{1} << (31 + bits)) + hidden - 1) / hidden);
   bias_odd<T, kBlock, kPacks, kLoad, kStore, kLookup>
-      <<<(packs + kBlock * kPacks - 1) / (kBlock * kPacks), kBlock, 0, static_cast<cudaStream_t>(stream)>>>(
+      <<<(packs + kBlock * kPacks - 1) / (kBlock * kPacks),
+         kBlock,
+         0,
+         static_cast<cudaStream_t>(stream)>>>(
           static_cast<const uint4*>(x),
           static_cast<const T*>(bias),
           static_cast<uint4*>(out),

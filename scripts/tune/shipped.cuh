@@ -1,4 +1,5 @@
-// The product's own rmsnorm kernel in forms that it does not ship. In a unit of its own: its names are the tuner's too.
+// The product's own rmsnorm kernel in forms that it does not ship. In a unit of its own: the tuner uses its
+// names too.
 #pragma once
 
 #include "../../candidates/rmsnorm/v2_vectorized/fitting.cuh"

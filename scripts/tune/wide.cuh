@@ -1,12 +1,20 @@
-// Rmsnorm in forms for rows longer than 512 packs (wide_grid.py): rows read
-// twice, rows staged in shared memory by the threads themselves, rows spread over a cluster of blocks.
+// Rmsnorm in forms for rows longer than 512 packs (wide_grid.py): rows read twice, rows staged in shared
+// memory by the threads themselves, rows spread over a cluster of blocks.
 #pragma once
 
 #include "oneshot.cuh"
 
 // The row is read again after its sum is known, from the L1 or L2 cache: few registers, many blocks at once.
 // Loads are volatile ones only (no kPlain), or the compiler would keep the row in registers after all.
-template <typename T, int kThreads, int kPacks, int kLoad, int kAgain, int kStore, bool kEarlyWeight, int kMinBlocks>
+template <
+    typename T,
+    int kThreads,
+    int kPacks,
+    int kLoad,
+    int kAgain,
+    int kStore,
+    bool kEarlyWeight,
+    int kMinBlocks>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) reread_once(
     const uint4* __restrict__ x,
     const uint4* __restrict__ weight,
@@ -55,7 +63,15 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) reread_once(
   }
 }
 
-template <typename T, int kThreads, int kPacks, int kLoad, int kAgain, int kStore, bool kEarlyWeight, int kMinBlocks>
+template <
+    typename T,
+    int kThreads,
+    int kPacks,
+    int kLoad,
+    int kAgain,
+    int kStore,
+    bool kEarlyWeight,
+    int kMinBlocks>
 void launch_reread(
     const void* x, const void* w, void* out, int64_t rows, int64_t hidden, double eps, void* stream) {
   static_assert(kPacks < 4 || kPacks % 4 == 0, "whole chunks only");
@@ -70,7 +86,15 @@ void launch_reread(
 
 // Each thread copies its own packs to shared memory and reads them from there twice: bytes under way cost no
 // registers, and nobody waits for another thread's copy.
-template <typename T, int kThreads, int kPacks, int kRows, bool kHint, int kStore, int kWhen, int kMinBlocks>
+template <
+    typename T,
+    int kThreads,
+    int kPacks,
+    int kRows,
+    bool kHint,
+    int kStore,
+    int kWhen,
+    int kMinBlocks>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) staged_once(
     const uint4* __restrict__ x,
     const uint4* __restrict__ weight,
@@ -98,9 +122,10 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) staged_once(
                        "l"(policy)
                        : "memory");
         } else {
-          asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(staged_rows + at)),
-                       "l"(from)
-                       : "memory");
+          asm volatile(
+              "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(staged_rows + at)),
+              "l"(from)
+              : "memory");
         }
       } else {
         staged_rows[at] = uint4{0, 0, 0, 0};
@@ -139,17 +164,26 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) staged_once(
   }
 }
 
-template <typename T, int kThreads, int kPacks, int kRows, bool kHint, int kStore, int kWhen, int kMinBlocks>
+template <
+    typename T,
+    int kThreads,
+    int kPacks,
+    int kRows,
+    bool kHint,
+    int kStore,
+    int kWhen,
+    int kMinBlocks>
 void launch_staged(
     const void* x, const void* w, void* out, int64_t rows, int64_t hidden, double eps, void* stream) {
   auto* kernel = staged_once<T, kThreads, kPacks, kRows, kHint, kStore, kWhen, kMinBlocks>;
   static const cudaError_t allowed =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 220 * 1024);
   (void)allowed;
-  kernel<<<static_cast<unsigned>((rows + kRows - 1) / kRows),
-           kThreads,
-           kRows * kThreads * kPacks * 16,
-           static_cast<cudaStream_t>(stream)>>>(
+  kernel<<<
+      static_cast<unsigned>((rows + kRows - 1) / kRows),
+      kThreads,
+      kRows * kThreads * kPacks * 16,
+      static_cast<cudaStream_t>(stream)>>>(
       static_cast<const uint4*>(x),
       static_cast<const uint4*>(w),
       static_cast<uint4*>(out),
@@ -158,8 +192,8 @@ void launch_staged(
       1.0f / static_cast<float>(hidden));
 }
 
-// A row over kCluster neighbouring blocks, in registers; their warps' sums meet in each other's shared memory,
-// behind the cluster's barrier in place of the block's.
+// A row over kCluster neighbouring blocks, in registers; their warps' sums meet in each other's shared
+// memory, behind the cluster's barrier in place of the block's.
 template <typename T, int kCluster, int kThreads, int kPacks, int kLoad, int kStore, int kMinBlocks>
 __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, kMinBlocks) cluster_once(
     const uint4* __restrict__ x,

@@ -1,5 +1,5 @@
-// Which column an element of a dense matrix lies in, from its number alone. No CUDA in here: a test compiles it
-// for the host.
+// Which column an element of a dense matrix lies in, from its number alone. No CUDA in here: a test
+// compiles it for the host.
 #pragma once
 
 #include <cstdint>

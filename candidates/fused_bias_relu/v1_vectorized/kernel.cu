@@ -2,8 +2,8 @@
 // column, where its bias lies, is the remainder of its number by the packs in a row, found with one
 // multiplication; the bias itself comes from cache.
 //
-// Where a row is no whole number of packs, they begin at any column, and some end in the next row; the bias of
-// such packs is taken element by element, x and the result are not.
+// Where a row is no whole number of packs, they begin at any column, and some end in the next row; the
+// bias of such packs is taken element by element, x and the result are not.
 //
 // A thread asks for all its packs before it uses the first. How many those are depends on the size: as
 // many as bring the whole matrix under way at once, and one where no number would.
@@ -124,10 +124,11 @@ __global__ void __launch_bounds__(kFlatThreads) bias_relu_flat_kernel(
   }
 }
 
-// The bias of a pack whose first element lies in `column`. Apart from the packs in which a row ends the lanes'
-// addresses are neighbours, which spares each lane its own arithmetic.
+// The bias of a pack whose first element lies in `column`. Apart from the packs in which a row ends the
+// lanes' addresses are neighbours, which spares each lane its own arithmetic.
 template <typename T>
-__device__ __forceinline__ uint4 bias_from(const T* __restrict__ bias, unsigned column, unsigned hidden) {
+__device__ __forceinline__ uint4
+bias_from(const T* __restrict__ bias, unsigned column, unsigned hidden) {
   constexpr unsigned kLanes = kPackBytes / sizeof(T);
   T lane[kLanes];
   if (column + kLanes <= hidden) {
@@ -146,8 +147,8 @@ __device__ __forceinline__ uint4 bias_from(const T* __restrict__ bias, unsigned 
   return pack;
 }
 
-// `packs` whole packs, and `rest` elements behind the last, fewer than a pack: at most kMaxDividend elements
-// together, in rows of at least a pack.
+// `packs` whole packs, and `rest` elements behind the last, fewer than a pack: at most kMaxDividend
+// elements together, in rows of at least a pack.
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kFlatThreads) bias_relu_wrapped_kernel(
     const uint4* __restrict__ x,
