@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mini_kv.cli.numbers import whole_number
 from mini_kv.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -19,7 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's own options."""
     parser.add_argument("--device", choices=("cuda", "cpu", "auto"), default="auto", help="what to calibrate")
     parser.add_argument(
-        "--processes", type=int, default=5, metavar="N", help="fresh processes to measure in (default: 5)"
+        "--processes",
+        type=whole_number("--processes", 1, 100),
+        default=5,
+        metavar="N",
+        help="fresh processes to measure in (default: 5)",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the calibration as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it too (needs matplotlib)")
@@ -51,8 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    if not 1 <= arguments.processes <= 100:
-        raise ConfigurationError("USAGE", f"--processes takes 1 to 100, not {arguments.processes}")
     for option, path in (("--output", arguments.output), ("--plot", arguments.plot)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ConfigurationError(

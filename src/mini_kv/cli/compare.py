@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 
+from mini_kv.cli.numbers import seconds, whole_number
 from mini_kv.core.errors import ConfigurationError
 
 EXAMPLE = (
@@ -33,13 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pairs",
-        type=int,
+        type=whole_number("--pairs", 2, MAX_PAIRS),
         default=5,
         metavar="N",
         help="pairs of fresh processes that the interval comes from (default: 5)",
     )
     parser.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="seconds a case may take (default: 60)"
+        "--timeout",
+        type=seconds("--timeout"),
+        default=60.0,
+        metavar="S",
+        help="seconds a case may take (default: 60)",
     )
     parser.add_argument(
         "--require-isolation",
@@ -87,9 +91,3 @@ def _check(arguments: argparse.Namespace) -> None:
     if given != 2:
         times = "once" if given == 1 else f"{given} times"
         raise ConfigurationError("USAGE", f"--candidate is to be given twice, for A and for B, not {times}")
-    if not 2 <= arguments.pairs <= MAX_PAIRS:
-        raise ConfigurationError("USAGE", f"--pairs takes 2 to {MAX_PAIRS}, not {arguments.pairs}")
-    if not (math.isfinite(arguments.timeout) and arguments.timeout > 0.0):
-        raise ConfigurationError(
-            "USAGE", f"--timeout takes a positive number of seconds, not {arguments.timeout}"
-        )

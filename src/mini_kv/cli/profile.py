@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 
-from mini_kv.core.errors import ConfigurationError
+from mini_kv.cli.numbers import seconds
 
 EXAMPLE = (
     "mini-kv profile --task tasks/rmsnorm.yaml --candidate candidates/rmsnorm/v2_vectorized "
@@ -29,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=seconds("--timeout"),
         default=300.0,
         metavar="S",
         help="seconds the capture may take (default: 300)",
@@ -42,10 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Profile and report; a capture that failed is archived too, and its exit code says whose fault it is."""
-    if not (math.isfinite(arguments.timeout) and arguments.timeout > 0.0):
-        raise ConfigurationError(
-            "USAGE", f"--timeout takes a positive number of seconds, not {arguments.timeout}"
-        )
     from mini_kv.cli import profile_text, progress
     from mini_kv.core.record import to_json
     from mini_kv.profile_case import ProfileRequest, profile_case

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 
+from mini_kv.cli.numbers import seconds, whole_number
 from mini_kv.core.errors import ConfigurationError
 
 EXAMPLE = "mini-kv verify --task tasks/rmsnorm.yaml --candidate candidates/rmsnorm/v1_block_reduce"
 
-DEFAULT_PAIRS = 5
+DEFAULT_PAIRS, MAX_PAIRS = 5, 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="compare the times with this baseline")
     parser.add_argument(
         "--pairs",
-        type=int,
+        type=whole_number("--pairs", 2, MAX_PAIRS, or_zero=True),
         metavar="N",
         help="pairs of fresh processes in which the baseline's own code is re-run (default: 5; 0: none)",
     )
@@ -38,7 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--artifacts", type=Path, metavar="DIR", help="archive here (default: artifacts/ of the project)"
     )
     parser.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="seconds a case may take (default: 60)"
+        "--timeout",
+        type=seconds("--timeout"),
+        default=60.0,
+        metavar="S",
+        help="seconds a case may take (default: 60)",
     )
     parser.add_argument(
         "--require-isolation",
@@ -93,19 +97,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     # Refused before anything runs: a report that cannot be written must not cost a whole run.
-    if not (math.isfinite(arguments.timeout) and arguments.timeout > 0.0):
-        raise ConfigurationError(
-            "USAGE", f"--timeout takes a positive number of seconds, not {arguments.timeout}"
-        )
     if arguments.baseline is not None and arguments.skip_benchmark:
         raise ConfigurationError("USAGE", "--baseline needs the benchmark that --skip-benchmark leaves out")
     if arguments.require_comparable and arguments.baseline is None:
         raise ConfigurationError("USAGE", "--require-comparable needs a --baseline to compare with")
-    if arguments.pairs is not None:
-        if arguments.pairs != 0 and not 2 <= arguments.pairs <= 50:
-            raise ConfigurationError("USAGE", f"--pairs takes 0 or 2 to 50, not {arguments.pairs}")
-        if arguments.baseline is None:
-            raise ConfigurationError("USAGE", "--pairs needs a --baseline to run beside")
+    if arguments.pairs is not None and arguments.baseline is None:
+        raise ConfigurationError("USAGE", "--pairs needs a --baseline to run beside")
     for option, path in (("--junit", arguments.junit), ("--markdown", arguments.markdown)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ConfigurationError(

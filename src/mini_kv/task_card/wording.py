@@ -109,9 +109,14 @@ def dereference(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[s
 
 
 def _describe_mapping(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
-    names = list(schema.get("properties", {}))
+    names = list(schema.get("properties", {}))[:MAX_LISTED]
     if names:
-        return f"a mapping with {', '.join(names[:MAX_LISTED])}"
+        required = schema.get("required", ())
+        must = ", ".join(name for name in names if name in required)
+        may = ", ".join(name for name in names if name not in required)
+        if not must:
+            return f"a mapping, empty or with any of {may}"
+        return f"a mapping with {must}" + (f" and, if wanted, {may}" if may else "")
     keys, values = schema.get("propertyNames"), schema.get("additionalProperties")
     if keys and isinstance(values, dict):
         return f"a mapping of {describe(keys, root)} to {describe(values, root)}"
