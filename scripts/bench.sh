@@ -4,7 +4,7 @@
 #   bash scripts/bench.sh            everything, about two minutes on two quiet cores
 #   BENCH_REPEATS=20 bash scripts/bench.sh
 #
-# Nothing is asserted: budgets are the specification's, and what a machine reaches is for people to read.
+# Nothing is asserted: what a machine reaches is for people to read.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -18,6 +18,7 @@ FORBIDDEN = {
     "an issue's number": r"(?i)\bissu" + r"e\s*#\s*\d",
     "how the project came about": r"(?i)\b(AI|language model|chat) (assist|agent|sess" + r"ion)",
     "a lent machine": r"/\.libr" + r"ary/",
+    "a document that is not here": r"\bSP" + r"EC\b|\b(TRUST|GPU|STYLE)\.m" + r"d\b",
 }
 # Evidence is what a machine said; it names the machine's folders by right.
 SKIPPED_FOLDERS = ("evidence", "requirements")
@@ -84,3 +85,13 @@ def test_every_decision_is_in_the_list_of_decisions() -> None:
     assert pages
     for page in pages:
         assert f"({Path(page).name})" in listed
+
+
+def test_every_measure_that_the_zoo_names_by_number_is_explained() -> None:
+    page = (ROOT / "docs" / "trust.md").read_text("utf-8")
+    explained = re.findall(r"^\| (P\d+) \|", page, flags=re.MULTILINE)
+    named = {number for text in re.findall(r"\| (P[^|]*): [^|]*\|$", page, flags=re.MULTILINE)
+             for number in text.split(", ")}  # fmt: skip
+    assert named
+    assert sorted(named - set(explained)) == []
+    assert len(explained) == len(set(explained))

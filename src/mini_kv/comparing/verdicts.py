@@ -13,7 +13,7 @@ from mini_kv.core.statistics import mean
 from mini_kv.regression import paired_slowdown
 
 CONFIDENCE = 0.95
-# SPEC 7's limit for the reference: a machine that moved more is named beside the ratio.
+# As in the gate, `Policy.max_reference_shift`: a machine that moved more is named beside the ratio.
 MAX_REFERENCE_SPREAD = 0.02
 _MAX_LOG_RATIO = 700.0
 

@@ -39,7 +39,7 @@ AxisValue = int | float | str
 
 
 class CaseKind(enum.Enum):
-    """The input classes of SPEC's ``cases[].kind``."""
+    """The input classes: what ``cases[].kind`` may be."""
 
     CORE = "core"
     BOUNDARY = "boundary"

@@ -56,7 +56,7 @@ def _side_findings(side: str, series: Series, device: DeviceKind) -> list[Findin
 def judge_quality(candidate: Series, reference: Series, device: DeviceKind) -> tuple[Finding, ...]:
     """Return why the times of a case may not be trusted; empty means stable.
 
-    SPEC 6: robust CV of repeat P50s at most 3 % on both sides, of the candidate's repeat P95s at most
+    The limits: robust CV of repeat P50s at most 3 % on both sides, of the candidate's repeat P95s at most
     15 %, and on CUDA at most 1 % launch-exposed samples. Fails closed: NaN is over every limit.
     """
     findings = _side_findings("candidate", candidate, device)

@@ -9,7 +9,7 @@ from mini_kv.core.results import Sha256
 
 
 class Decision(enum.Enum):
-    """The gate's vocabulary (SPEC 7)."""
+    """The gate's vocabulary: what is unclear stays unclear, and is no PASS."""
 
     PASS = "PASS"
     PASS_WITH_WARNING = "PASS_WITH_WARNING"

@@ -26,7 +26,7 @@ _GRAVEST_FIRST = (
 
 
 class Policy(Record, frozen=True, kw_only=True):
-    """The gate's limits, as fractions (SPEC 7).
+    """The gate's limits, as fractions.
 
     ``min_paired_slowdown`` is half of the 2 % from which SLOWER is meant to be reported: at 2 % itself
     every second estimate of a true 2 % would fall short. ``max_floor_shift`` is how far the empty-call

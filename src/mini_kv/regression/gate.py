@@ -44,7 +44,7 @@ def decide(
     baseline_name: str | None = None,
     baseline_sha256: str | None = None,
 ) -> Regression:
-    """Compare a measurement with a baseline (SPEC 7).
+    """Compare a measurement with a baseline.
 
     Without ``confirmation`` a P50 over its limit is INCONCLUSIVE with code ``NEEDS_CONFIRMATION`` (see
     :func:`needs_confirmation`): a second batch that never comes is not a pass. With it, over in both
