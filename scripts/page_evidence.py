@@ -102,17 +102,22 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
     return ordered[max(0, count // 2 - reach)], ordered[min(count - 1, (count - 1) // 2 + reach)]
 
 
+def last_profiles(root: Path) -> dict[str, dict[str, Any]]:
+    """Return each step's last successful profile of :data:`CASE_ID`, whole."""
+    found: dict[str, dict[str, Any]] = {}
+    for _, profile in documents(root, "profile.json"):
+        known = profile.get("case_id") == CASE_ID and profile.get("candidate_id") in STEPS
+        if not known or not profile.get("facts"):
+            continue
+        before = found.get(profile["candidate_id"], {})
+        if str(profile.get("started_at", "")) >= str(before.get("started_at", "")):
+            found[profile["candidate_id"]] = profile
+    return found
+
+
 def profiles(root: Path) -> dict[str, dict[str, Any]]:
     """Return each step's kernel facts out of its last successful profile of :data:`CASE_ID`."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
-    for _, profile in documents(root, "profile.json"):
-        facts = profile.get("facts")
-        if profile.get("case_id") != CASE_ID or profile.get("candidate_id") not in STEPS or not facts:
-            continue
-        started = str(profile.get("started_at", ""))
-        if started >= found.get(profile["candidate_id"], ("", {}))[0]:
-            found[profile["candidate_id"]] = (started, facts)
-    return {candidate: facts for candidate, (_, facts) in found.items()}
+    return {candidate: profile["facts"] for candidate, profile in last_profiles(root).items()}
 
 
 def only_document(root: Path, name: str) -> tuple[Path, dict[str, Any]] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,12 @@ from typing import Any
 
 import pytest
 
+from mini_kv.core.canonical import sha256_bytes
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/optimization-rmsnorm.md"
+# Profiles that show an earlier kernel than the one that ships: to be emptied by the next profiles.
+PROFILED_BEFORE_THEIR_LAST_CHANGE = {"rmsnorm_v2_vectorized"}
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +143,48 @@ def test_forms_in_the_text_are_those_of_the_sources() -> None:
     )
     assert form is not None and form[1] == form[2]
     assert f"{form[1]} threads, two rows" in page and "Four rows a block when rows are many" in page
+
+
+def threads_in_the_text(page: str) -> dict[str, int]:
+    """Return how many threads a block has, by step, as the page's prose says it."""
+    words = {
+        "rmsnorm_v0_naive": r"4 blocks of (\d+)",
+        "rmsnorm_v1_block_reduce": r"A block of (\d+) threads",
+        "rmsnorm_v2_vectorized": r"(\d+) threads, two rows",
+    }
+    found = {step: re.findall(pattern, page) for step, pattern in words.items()}
+    assert all(len(numbers) == 1 for numbers in found.values()), found
+    return {step: int(numbers[0]) for step, numbers in found.items()}
+
+
+def blocks_that_differ(page: str, profiles: dict[str, dict[str, Any]]) -> set[str]:
+    """Return the steps whose profile counted another number of threads a block than the prose says."""
+    said = threads_in_the_text(page)
+    return {step for step, one in profiles.items() if math.prod(one["facts"]["block"]) != said[step]}
+
+
+def is_of_the_shipped_kernel(profile: dict[str, Any]) -> bool:
+    folder = ROOT / profile["candidate_folder"]
+    code = {name: digest for name, digest in profile["source_sha256"].items() if name != "candidate.yaml"}
+    there = {name: folder / name for name in code if (folder / name).is_file()}
+    return {name: sha256_bytes(path.read_bytes()) for name, path in there.items()} == code
+
+
+def test_text_and_profile_agree_on_the_threads_of_a_block(page_evidence: ModuleType) -> None:
+    profiles: dict[str, dict[str, Any]] = page_evidence.last_profiles(ROOT)
+    older = {step for step, profile in profiles.items() if not is_of_the_shipped_kernel(profile)}
+    assert older == PROFILED_BEFORE_THEIR_LAST_CHANGE, "profile these again, or take them off the list"
+    assert blocks_that_differ((ROOT / PAGE).read_text("utf-8"), profiles) <= older
+
+
+def test_another_block_size_in_the_text_than_in_the_profile_is_found() -> None:
+    page = (ROOT / PAGE).read_text("utf-8")
+    said = threads_in_the_text(page)
+    profiles = {step: {"facts": {"block": [threads, 1, 1]}} for step, threads in said.items()}
+    assert blocks_that_differ(page, profiles) == set()
+    step, other = "rmsnorm_v2_vectorized", said["rmsnorm_v2_vectorized"] // 4
+    assert blocks_that_differ(page, profiles | {step: {"facts": {"block": [other, 1, 1]}}}) == {step}
+    assert blocks_that_differ(page, profiles | {step: {"facts": {"block": [other, 4, 1]}}}) == set()
 
 
 def test_no_measured_figure_stands_outside_the_tables() -> None:
