@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.audit import judge_audits
-from mini_kv.core.canonical import fixed_seed, sha256_bytes
+from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
 from mini_kv.core.correctness import CaseResult, Numerics, Round
 from mini_kv.core.errors import InternalError
@@ -25,14 +24,14 @@ from mini_kv.correctness.grading import (
     grade_illegal,
     grade_inputs,
     grade_numerics,
+    in_gradients,
     output_bytes,
 )
 from mini_kv.correctness.later import look_again
+from mini_kv.correctness.rounds import RoundPlan, fixed_round, plan_rounds, seed_text, wants_gradients
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost
 
-# Two patterns a result cannot hold by chance: 0xFF is NaN in every float type, 0x5A a large number.
-POISON = (0xFF, 0x5A)
 NOT_MAKEABLE = "CASE_NOT_MAKEABLE"
 _REPLY_SLACK_BYTES = 64 << 20
 
@@ -51,21 +50,9 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plan:
-    name: str
-    seed: str
-    poison: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Made:
     reply: p.CaseMade
     payloads: Sequence[bytearray]
-
-
-def seed_text(seed: int) -> str:
-    """Return a 64-bit seed as 16 hex digits."""
-    return f"{seed:016x}"
 
 
 def run_cases(subject: Subject, progress: Progress) -> tuple[CaseResult, ...]:
@@ -101,21 +88,18 @@ def recovery_case(card: TaskCard, results: Sequence[CaseResult]) -> Case | None:
     return next(iter(passed or unknown), None)
 
 
-def _rounds(subject: Subject, case: Case) -> tuple[_Plan, ...]:
-    secret = _Plan(name="secret", seed=subject.secret_seeds[case.id], poison=POISON[1])
-    if case.kind is CaseKind.BENCHMARK:
-        return (secret,)  # large, and checked again on the outputs of timed calls
-    fixed = seed_text(fixed_seed(subject.card.task_id, case.id))
-    plans = [_Plan(name="fixed", seed=fixed, poison=POISON[0])]
-    if subject.card.contract.deterministic:
-        plans.append(_Plan(name="repeat", seed=fixed, poison=POISON[1]))
-    return (*plans, secret)
-
-
-def make_case(subject: Subject, case: Case, seed: str, *, expect_values: bool) -> _Made | Finding:
+def make_case(
+    subject: Subject, case: Case, seed: str, *, expect_values: bool, expect_gradients: bool = False
+) -> _Made | Finding:
     """Have the oracle make a case, or return what is wrong with the card's factory or reference."""
     answer = subject.oracle.ask(
-        p.MakeCase(key=f"{case.id}/{seed}", params=case.params, seed=seed, expect_values=expect_values),
+        p.MakeCase(
+            key=f"{case.id}/{seed}",
+            params=case.params,
+            seed=seed,
+            expect_values=expect_values,
+            expect_gradients=expect_gradients,
+        ),
         timeout_s=max(subject.timeout_s, 120.0),
     )
     match answer.reply:
@@ -154,12 +138,22 @@ def _positive(subject: Subject, case: Case) -> CaseResult:
         return _result(subject, case, Status.FAIL, finding, (), ())
     rounds: list[Round] = []
     made_by_seed: dict[str, _Made] = {}
-    for plan in _rounds(subject, case):
+    secret_seed = subject.secret_seeds[case.id]
+    gradients = wants_gradients(subject.card, subject.manifest, case)
+    for plan in plan_rounds(subject.card, subject.manifest, case, secret_seed):
         known = made_by_seed.get(plan.seed)
-        made = make_case(subject, case, plan.seed, expect_values=True) if known is None else known
+        made = known or make_case(
+            subject,
+            case,
+            plan.seed,
+            expect_values=True,
+            expect_gradients=gradients and plan.seed == secret_seed,
+        )
         if isinstance(made, Finding):
             return _result(subject, case, Status.INVALID, made, tuple(rounds), ())
         made_by_seed[plan.seed] = made
+        if not plan.expected(made.reply):
+            continue  # a reference without gradients, or none that are within tolerance themselves
         rounds.append(_round(subject, case, plan, made, rounds))
         if rounds[-1].status is not Status.PASS:
             break
@@ -186,7 +180,7 @@ def _forget(subject: Subject, case: Case, seed: str) -> None:
     subject.oracle.ask(p.Forget(key=f"{case.id}/{seed}"), timeout_s=30.0)
 
 
-def _round(subject: Subject, case: Case, plan: _Plan, made: _Made, before: Sequence[Round]) -> Round:
+def _round(subject: Subject, case: Case, plan: RoundPlan, made: _Made, before: Sequence[Round]) -> Round:
     if not made.reply.reference_within_tolerance:
         finding = Finding(
             code="REFERENCE_OUTSIDE_TOLERANCE",
@@ -221,8 +215,8 @@ def _with_exception(record: Round, raised: p.Raised) -> Round:
     return msgspec.structs.replace(record, raised=f"{raised.types[0]}: {raised.message[:1000]}")
 
 
-def _call(subject: Subject, case: Case, plan: _Plan, made: _Made) -> Answer | Lost:
-    sizes = tuple(output_bytes(expected) for expected in made.reply.expected)
+def _call(subject: Subject, case: Case, plan: RoundPlan, made: _Made) -> Answer | Lost:
+    sizes = tuple(output_bytes(expected) for expected in plan.expected(made.reply))
     limit = 4 * sum(sizes) + sum(map(len, made.payloads)) + _REPLY_SLACK_BYTES
     return subject.seat.ask(
         p.RunCase(
@@ -231,23 +225,12 @@ def _call(subject: Subject, case: Case, plan: _Plan, made: _Made) -> Answer | Lo
             poison=plan.poison,
             poison_bytes=sizes,
             keep=plan.name,
-            mode=_mode(subject, plan),
+            mode=plan.mode,
         ),
         made.payloads,
         timeout_s=subject.timeout_s,
         max_reply_bytes=limit,
     )
-
-
-def _mode(subject: Subject, plan: _Plan) -> Literal["no_grad", "grad", "requires_grad"]:
-    """Return how the round is called: secret values come as in training, where the candidate can be trained.
-
-    A result must not depend on whether gradients are wanted, and an operator could ask.
-    """
-    if plan.name != "secret":
-        return "no_grad"
-    trains = subject.manifest.autograd and subject.card.contract.functional
-    return "requires_grad" if trains else "grad"
 
 
 def _lost(lost: Lost) -> Finding:
@@ -259,13 +242,14 @@ def _lost(lost: Lost) -> Finding:
 def _grade_ran(
     subject: Subject,
     case: Case,
-    plan: _Plan,
+    plan: RoundPlan,
     made: _Made,
     ran: p.Ran,
     payloads: Sequence[bytearray],
     before: Sequence[Round],
 ) -> Round:
-    findings = list(grade_form(ran.outputs, made.reply.expected, subject.card.contract))
+    expected = plan.expected(made.reply)
+    findings = list(grade_form(ran.outputs, expected, subject.card.contract))
     blobs = _select(payloads, tuple(spec.blob for spec in ran.outputs))
     returned = _select(payloads, ran.input_blobs)
     zones = _select(payloads, ran.guard_blobs)
@@ -280,12 +264,13 @@ def _grade_ran(
     digests = tuple(map(sha256_bytes, blobs))
     numerics: Numerics | None = None
     if not any(finding.code in _UNCOMPARABLE for finding in findings):
-        compared = _compare(subject, f"{case.id}/{plan.seed}", ran.outputs, blobs)
+        compared = _compare(subject, plan.key(case), ran.outputs, blobs)
         if isinstance(compared, Finding):
             findings.append(compared)
         else:
             numerics = compared
-            findings += grade_numerics(numerics, made.reply.expected[0].dtype, subject.card.tolerances)
+            wrong = grade_numerics(numerics, expected[0].dtype, subject.card.tolerances)
+            findings += map(in_gradients, wrong) if plan.mode == "gradients" else wrong
     if plan.name == "repeat" and before and before[-1].output_sha256 != digests:
         findings.append(
             Finding(
@@ -331,7 +316,7 @@ def _compare(
 
 
 def _illegal(subject: Subject, case: Case, probe: Case | None) -> CaseResult:
-    plan = _Plan(name="fixed", seed=seed_text(fixed_seed(subject.card.task_id, case.id)), poison=POISON[0])
+    plan = fixed_round(subject.card, case)
     made = make_case(subject, case, plan.seed, expect_values=False)
     if isinstance(made, Finding):
         return _result(subject, case, Status.INVALID, made, (), ())
@@ -352,7 +337,7 @@ def _illegal(subject: Subject, case: Case, probe: Case | None) -> CaseResult:
 
 
 def _grade_illegal_reply(
-    subject: Subject, case: Case, plan: _Plan, reply: p.Ran | p.Raised, probe: Case | None
+    subject: Subject, case: Case, plan: RoundPlan, reply: p.Ran | p.Raised, probe: Case | None
 ) -> Round:
     findings = list(grade_illegal(case, reply))
     if isinstance(reply, p.Raised) and reply.device_lost:
@@ -369,7 +354,7 @@ def _grade_illegal_reply(
 def _still_usable(subject: Subject, probe: Case) -> tuple[Finding, ...]:
     # The same worker must still do legal work right after it has refused an illegal call.
     worker = subject.seat.number
-    plan = _Plan(name="after", seed=seed_text(fixed_seed(subject.card.task_id, probe.id)), poison=POISON[0])
+    plan = fixed_round(subject.card, probe, "after")
     made = make_case(subject, probe, plan.seed, expect_values=True)
     if isinstance(made, Finding):
         return ()
@@ -387,7 +372,7 @@ def _still_usable(subject: Subject, probe: Case) -> tuple[Finding, ...]:
     )
 
 
-def _round_record(plan: _Plan, status: Status, findings: tuple[Finding, ...]) -> Round:
+def _round_record(plan: RoundPlan, status: Status, findings: tuple[Finding, ...]) -> Round:
     return Round(
         name=plan.name,
         seed=plan.seed,

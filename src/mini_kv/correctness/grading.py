@@ -133,6 +133,14 @@ def grade_numerics(
     )
 
 
+def in_gradients(finding: Finding) -> Finding:
+    """Say of a finding about numbers that these are the inputs' gradients, in the inputs' order."""
+    message = (
+        f"of the inputs' gradients, {finding.message}, relative to the largest element and eight times wider"
+    )
+    return Finding(code="WRONG_GRADIENTS", message=message, evidence=finding.evidence)
+
+
 def grade_illegal(case: Case, reply: p.Ran | p.Raised) -> tuple[Finding, ...]:
     """Compare what an illegal call did with what the card says it must raise."""
     wanted = case.raises

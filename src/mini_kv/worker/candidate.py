@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import runpy
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from mini_kv.core.tensors import TensorSpec
 from mini_kv.worker.channel import Payload, sendable
 from mini_kv.worker.contract import CHECKS
 from mini_kv.worker.device import open_device
+from mini_kv.worker.gradients import gradients_of
 from mini_kv.worker.guards import import_guarded
 from mini_kv.worker.ownership import python_keeps
 from mini_kv.worker.poison import perturbed, poison
@@ -192,6 +194,8 @@ class Candidate:
             _require_gradients(arguments)
         beside = [poison(size, request.poison, self._device) for size in request.poison_bytes]
         operator = self._need()
+        if request.mode == "gradients":
+            operator = functools.partial(_gradients, operator)
         try:
             with (
                 torch.set_grad_enabled(request.mode != "no_grad"),
@@ -245,6 +249,10 @@ class Candidate:
         sets = [import_arguments(arguments, payloads) for arguments in request.argument_sets]
         results = check(self._need(), sets, request.autograd)
         return p.ContractAnswer(results=results)
+
+
+def _gradients(operator: Callable[..., object], *arguments: object) -> list[torch.Tensor]:
+    return gradients_of(operator, arguments)
 
 
 def _require_gradients(arguments: Sequence[object]) -> None:

@@ -19,6 +19,8 @@ MAX_MISMATCHES_SHOWN = 8
 CHUNK_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 26}
 # Exact comparison for types the card gives no tolerance for (integers, booleans).
 EXACT = Tolerance(rtol=0.0, atol=0.0)
+# A gradient passes through two or three times the arithmetic of a result, in an order of its own.
+GRADIENT_FACTOR = 8.0
 
 
 @dataclass(kw_only=True)
@@ -56,6 +58,18 @@ def expect(working: torch.Tensor, exact: torch.Tensor, tolerances: dict[str, Tol
     limit = tolerances.get(dtype_name(working.dtype), EXACT)
     own = _errors(working, target, limit, working)
     return Expected(working=working, target=target, limit=limit, own=own)
+
+
+def expect_gradient(working: torch.Tensor, exact: torch.Tensor, tolerances: dict[str, Tolerance]) -> Expected:
+    """Like :func:`expect`, for a gradient: it may sum terms that cancel, so its largest element decides."""
+    plain = tolerances.get(dtype_name(working.dtype), EXACT)
+    finite = exact[torch.isfinite(exact)]
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    limit = Tolerance(
+        rtol=GRADIENT_FACTOR * plain.rtol,
+        atol=GRADIENT_FACTOR * (plain.atol + plain.rtol * largest),
+    )
+    return expect(working, exact, {dtype_name(working.dtype): limit})
 
 
 def reference_within_tolerance(expected: Sequence[Expected]) -> bool:

@@ -21,8 +21,15 @@ from mini_kv.core.correctness import Numerics
 from mini_kv.core.cost import Cost
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec, element_count
 from mini_kv.worker.channel import Payload
-from mini_kv.worker.compare import Expected, compare, expect, reference_within_tolerance
+from mini_kv.worker.compare import (
+    Expected,
+    compare,
+    expect,
+    expect_gradient,
+    reference_within_tolerance,
+)
 from mini_kv.worker.device import open_device
+from mini_kv.worker.gradients import gradients_of
 from mini_kv.worker.nulls import audit_nulls
 from mini_kv.worker.storage import as_outputs, dtype_name, dtype_of, export_arguments
 from mini_kv.worker.timed_cases import TimedCases
@@ -67,6 +74,7 @@ class Oracle:
                 return audit_nulls(kept.arguments, kept.expected), ()
             case p.Forget():
                 self._kept.pop(request.key, None)
+                self._kept.pop(p.gradients_key(request.key), None)
                 return p.Done(), ()
             case p.PrepareReferenceTiming():
                 sets = [self._kept[key].arguments for key in request.keys]
@@ -116,18 +124,13 @@ class Oracle:
         if request.expect_values:
             expected = self._expect(arguments)
             self._kept[request.key] = _Kept(arguments=arguments, expected=expected)
+        gradients = self._expect_gradients(request.key, arguments) if request.expect_gradients else ()
         cost = self._cost(request.params) if request.expect_values else None
         return (
             p.CaseMade(
                 arguments=described,
-                expected=tuple(
-                    p.ExpectedOutput(
-                        shape=tuple(want.working.shape),
-                        dtype=dtype_name(want.working.dtype),
-                        device=str(want.working.device),
-                    )
-                    for want in expected
-                ),
+                expected=tuple(map(_form, expected)),
+                gradients=tuple(map(_form, gradients)),
                 bytes_moved=cost.bytes_moved if cost else None,
                 flops=cost.flops if cost else None,
                 reference_within_tolerance=reference_within_tolerance(expected),
@@ -142,6 +145,20 @@ class Oracle:
             exact = as_outputs(reference(*_copies(arguments, upcast=True)))
         return tuple(expect(low, high, self._tolerances) for low, high in zip(working, exact, strict=True))
 
+    def _expect_gradients(self, key: str, arguments: tuple[object, ...]) -> tuple[Expected, ...]:
+        reference = self._need(self._reference)
+        try:
+            working = gradients_of(reference, _copies(arguments))
+            exact = gradients_of(reference, _copies(arguments, upcast=True))
+        except (ValueError, RuntimeError):  # this reference cannot be differentiated
+            return ()
+        pairs = zip(working, exact, strict=True)
+        expected = tuple(expect_gradient(low, high, self._tolerances) for low, high in pairs)
+        if not reference_within_tolerance(expected):
+            return ()
+        self._kept[p.gradients_key(key)] = _Kept(arguments=(), expected=expected)
+        return expected
+
     def _cost(self, params: Mapping[str, ParamValue]) -> Cost | None:
         if self._cost_model is None:
             return None
@@ -155,6 +172,14 @@ class Oracle:
             for spec, want in zip(request.outputs, kept.expected, strict=True)
         ]
         return compare(actual, kept.expected)
+
+
+def _form(want: Expected) -> p.ExpectedOutput:
+    return p.ExpectedOutput(
+        shape=tuple(want.working.shape),
+        dtype=dtype_name(want.working.dtype),
+        device=str(want.working.device),
+    )
 
 
 def _rebuild(spec: OutputSpec, payloads: Sequence[bytearray], like: torch.Tensor) -> torch.Tensor:

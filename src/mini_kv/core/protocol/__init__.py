@@ -1,6 +1,7 @@
 """What judge and workers say to each other: JSON headers with raw byte payloads, never pickle."""
 
 from mini_kv.core.protocol.candidate import (
+    CallMode,
     CallsTraced,
     CandidateLoaded,
     CheckContract,
@@ -45,6 +46,7 @@ from mini_kv.core.protocol.oracle import (
     MakeCase,
     PrepareReferenceTiming,
     ReferenceLoaded,
+    gradients_key,
 )
 from mini_kv.core.protocol.presence import Done, Failed, Hello, Ready, Rouse
 from mini_kv.core.protocol.timing import (
@@ -75,6 +77,7 @@ __all__ = [
     "MAX_PAYLOADS",
     "PREFIX",
     "AuditCase",
+    "CallMode",
     "CallsTraced",
     "CandidateLoaded",
     "CaseAudited",
@@ -128,6 +131,7 @@ __all__ = [
     "decode_request",
     "encode_message",
     "encode_prefix",
+    "gradients_key",
     "kept_call",
     "parse_prefix",
 ]

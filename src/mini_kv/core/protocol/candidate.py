@@ -29,12 +29,15 @@ class CandidateLoaded(Record, frozen=True, kw_only=True, tag="candidate_loaded")
     kernels: dict[str, bool]
 
 
+CallMode = Literal["no_grad", "grad", "requires_grad", "gradients"]
+
+
 class RunCase(Record, frozen=True, kw_only=True, tag="run_case"):
     """Call the operator once (payloads: input storages) with poisoned allocator memory.
 
     ``poison`` fills the guard zones around the inputs too. The outputs stay allocated under the name
     ``keep`` until another ``key`` is run. ``mode`` says whether gradients are off, on, or
-    demanded by the inputs.
+    demanded by the inputs; ``gradients`` has those of the inputs returned in place of the outputs.
     """
 
     key: str
@@ -42,7 +45,7 @@ class RunCase(Record, frozen=True, kw_only=True, tag="run_case"):
     poison: Annotated[int, Meta(ge=0, le=255)]
     poison_bytes: tuple[int, ...]
     keep: str | None = None
-    mode: Literal["no_grad", "grad", "requires_grad"] = "no_grad"
+    mode: CallMode = "no_grad"
 
 
 class Ran(Record, frozen=True, kw_only=True, tag="ran"):

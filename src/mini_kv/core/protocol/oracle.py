@@ -26,13 +26,20 @@ class ReferenceLoaded(Record, frozen=True, kw_only=True, tag="reference_loaded")
 class MakeCase(Record, frozen=True, kw_only=True, tag="make_case"):
     """Make the inputs of a case from a seed and keep the expected values under ``key``.
 
-    ``expect_values`` is false for illegal cases, of which the reference is not asked.
+    ``expect_values`` is false for illegal cases, of which the reference is not asked. ``expect_gradients``
+    keeps the expected gradients too, under the key that :func:`gradients_key` gives.
     """
 
     key: str
     params: dict[str, ParamValue]
     seed: str
     expect_values: bool
+    expect_gradients: bool = False
+
+
+def gradients_key(key: str) -> str:
+    """Return the key of the expected gradients of the case that was made under ``key``."""
+    return f"{key}/gradients"
 
 
 class ExpectedOutput(Record, frozen=True, kw_only=True):
@@ -44,13 +51,18 @@ class ExpectedOutput(Record, frozen=True, kw_only=True):
 
 
 class CaseMade(Record, frozen=True, kw_only=True, tag="case_made"):
-    """Answer to MakeCase (payloads: input storages)."""
+    """Answer to MakeCase (payloads: input storages).
+
+    ``gradients`` are those expected for the floating-point inputs; none where the reference has none, or none
+    that is within tolerance itself.
+    """
 
     arguments: tuple[Argument, ...]
     expected: tuple[ExpectedOutput, ...]
     bytes_moved: int | None
     flops: int | None
     reference_within_tolerance: bool
+    gradients: tuple[ExpectedOutput, ...] = ()
 
 
 class Compare(Record, frozen=True, kw_only=True, tag="compare"):

@@ -1,0 +1,71 @@
+"""The rounds of a case: which values, which fill pattern, and what is asked of the call. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mini_kv.core import protocol as p
+from mini_kv.core.canonical import fixed_seed
+from mini_kv.core.card import CandidateManifest, Case, CaseKind, TaskCard
+
+# Two patterns a result cannot hold by chance: 0xFF is NaN in every float type, 0x5A a large number.
+POISON = (0xFF, 0x5A)
+
+
+def seed_text(seed: int) -> str:
+    """Return a 64-bit seed as 16 hex digits."""
+    return f"{seed:016x}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundPlan:
+    """One call of a case. ``seed`` is 16 hex digits, ``poison`` a byte."""
+
+    name: str
+    seed: str
+    poison: int
+    mode: p.CallMode = "no_grad"
+
+    def key(self, case: Case) -> str:
+        """Return what the oracle keeps the expected values of this round under."""
+        made = f"{case.id}/{self.seed}"
+        return p.gradients_key(made) if self.mode == "gradients" else made
+
+    def expected(self, made: p.CaseMade) -> tuple[p.ExpectedOutput, ...]:
+        """Return the form of what the round is to give."""
+        return made.gradients if self.mode == "gradients" else made.expected
+
+
+def fixed_round(card: TaskCard, case: Case, name: str = "fixed") -> RoundPlan:
+    """Return the round on values that are the same on every machine."""
+    return RoundPlan(name=name, seed=seed_text(fixed_seed(card.task_id, case.id)), poison=POISON[0])
+
+
+def plan_rounds(
+    card: TaskCard, manifest: CandidateManifest, case: Case, secret_seed: str
+) -> tuple[RoundPlan, ...]:
+    """Return the rounds of a legal case.
+
+    Secret values come as in training where the candidate can be trained: a result must not depend on whether
+    gradients are wanted, and an operator could ask.
+    """
+    trains = manifest.autograd and card.contract.functional
+    secret = RoundPlan(
+        name="secret", seed=secret_seed, poison=POISON[1], mode="requires_grad" if trains else "grad"
+    )
+    if case.kind is CaseKind.BENCHMARK:
+        return (secret,)  # large, and checked again on the outputs of timed calls
+    fixed = fixed_round(card, case)
+    plans = [fixed]
+    if card.contract.deterministic:
+        plans.append(RoundPlan(name="repeat", seed=fixed.seed, poison=POISON[1]))
+    plans.append(secret)
+    if wants_gradients(card, manifest, case):
+        plans.append(RoundPlan(name="gradients", seed=secret_seed, poison=POISON[1], mode="gradients"))
+    return tuple(plans)
+
+
+def wants_gradients(card: TaskCard, manifest: CandidateManifest, case: Case) -> bool:
+    """Say whether the gradients of a case are compared with the reference's."""
+    trains = card.contract.gradcheck and card.contract.functional and manifest.autograd
+    return trains and case.kind is CaseKind.CORE
