@@ -284,11 +284,22 @@ def test_rebuild_index_command_heals_and_names_damage(tmp_path: Path, mini_kv: M
     (tmp_path / "index.db").write_bytes(b"garbage")
     (other.folder / "environment.json").write_bytes(b"{}")
     code, out, err = mini_kv("rebuild-index", "--artifacts", str(tmp_path))
-    assert code == 0
+    assert code == 7
     assert out.startswith("1 attempt indexed, 1 damaged and left out")
     assert other.attempt_id in err
     assert "environment.json was changed" in err
     code, out, err = mini_kv("rebuild-index", "--artifacts", str(tmp_path), "--json")
+    assert code == 7
     assert msgspec.json.decode(out)["attempts"][0]["attempt_id"] == writer.attempt_id
     assert mini_kv("leaderboard", "--artifacts", str(tmp_path))[2] == ""
     assert mini_kv("rebuild-index", "--artifacts", str(tmp_path / "absent"))[0] == 2
+
+
+def test_a_tampered_archive_is_not_told_with_exit_code_0(tmp_path: Path, mini_kv: MiniKv) -> None:
+    _, writer = make.write_attempt(tmp_path)
+    assert mini_kv("rebuild-index", "--artifacts", str(tmp_path))[0] == 0
+    (writer.folder.parent / "20260101T000000Z-00000000.partial").mkdir()
+    assert mini_kv("rebuild-index", "--artifacts", str(tmp_path))[0] == 0, "an unfinished run is no damage"
+    (writer.folder / "attempt.json").unlink()
+    code, out, _ = mini_kv("rebuild-index", "--artifacts", str(tmp_path))
+    assert (code, out.partition(":")[0]) == (7, "0 attempts indexed, 1 damaged and left out")

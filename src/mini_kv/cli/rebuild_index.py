@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rebuild; damaged attempts are named on stderr and are no failure of the command."""
+    """Rebuild from what is sound; name what is not on stderr, which is 7: an archive was tampered with."""
     root: Path = arguments.artifacts or find_project_root(Path.cwd()) / "artifacts"
     index = rebuild_index(root)
     for finding in index.damaged:
@@ -36,4 +36,4 @@ def run(arguments: argparse.Namespace) -> int:
         left_out = f", {len(index.damaged)} damaged and left out" if index.damaged else ""
         count = len(index.attempts)
         print(f"{count} attempt{'' if count == 1 else 's'} indexed{left_out}: {root / 'artifact_index.json'}")
-    return ExitCode.ACCEPTED
+    return ExitCode.INTEGRITY if index.damaged else ExitCode.ACCEPTED
