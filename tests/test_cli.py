@@ -241,6 +241,29 @@ def test_lines_of_two_threads_do_not_run_into_each_other() -> None:
     assert stream.parts == ["correctness: ...\n", "contract: ...\n"]
 
 
+WARNING = Event(stage="baseline", done=0, total=1, detail="[b]x[/] cannot be compared.", warning=True)
+
+
+def test_a_warning_is_a_line_of_its_own_and_no_stage() -> None:
+    stream = io.StringIO()
+    with progress.display(stream) as show:
+        show(WARNING)
+        show(Event(stage="build", done=0, total=1))
+    assert stream.getvalue() == "mini-kv: warning: [b]x[/] cannot be compared.\nbuild: ...\n"
+
+
+def test_a_warning_stays_on_a_terminal_when_the_bars_go() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with progress.display(stream) as show:
+        show(WARNING)
+        show(Event(stage="build", done=1, total=1, detail="built"))
+    assert "mini-kv: warning: [b]x[/] cannot be compared.\n" in stream.getvalue().replace("\r", "")
+
+
 def test_bars_on_a_terminal_survive_odd_details() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

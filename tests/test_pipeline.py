@@ -625,6 +625,40 @@ def test_another_suite_is_incomparable_and_that_is_no_pass(fake_project: FakePro
     assert strict.attempt.exit_code == ExitCode.REGRESSION
 
 
+def test_a_baseline_that_can_never_be_compared_is_told_before_anything_runs(
+    fake_project: FakeProject,
+) -> None:
+    baseline = baseline_of(fake_project)
+    fake_project.events.clear()
+    fake_project.verify(baseline=baseline)
+    assert not any(event.warning for event in fake_project.events)
+    fake_project.edit("tasks/double.yaml", "operator_version: 1.0.0", "operator_version: 1.0.1")
+    for required, end in (
+        (False, "no failure without --require-comparable"),
+        (True, "exit code 6 if nothing else is wrong"),
+    ):
+        fake_project.events.clear()
+        verdict = fake_project.verify(baseline=baseline, require_comparable=required)
+        first, *later = fake_project.events
+        assert first.warning and not any(event.warning for event in later)
+        assert (
+            f"{baseline} cannot be compared with: operator version is 1.0.1, the baseline's is 1.0.0; "
+            in (first.detail)
+        )
+        assert "allowed is a baseline of the same task" in first.detail and f"({end})." in first.detail
+        assert verdict.regression is not None
+        assert verdict.regression.decision is Decision.INCOMPARABLE
+        assert verdict.attempt.exit_code == (ExitCode.REGRESSION if required else 0)
+
+
+def test_wrong_results_come_before_a_baseline_that_cannot_be_compared(fake_project: FakeProject) -> None:
+    baseline = baseline_of(fake_project)
+    fake_project.edit("tasks/double.yaml", "operator_version: 1.0.0", "operator_version: 1.0.1")
+    wrong = {"candidate/run_case/core_4": WRONG}
+    verdict = fake_project.verify(wrong, baseline=baseline, require_comparable=True)
+    assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+
+
 def test_a_baseline_that_was_changed_by_hand_is_refused(fake_project: FakeProject) -> None:
     from mini_kv.core.errors import IntegrityError, MiniKvError
 

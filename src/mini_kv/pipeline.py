@@ -34,7 +34,14 @@ from mini_kv.run import (
     read_inputs,
     start_crew,
 )
-from mini_kv.run.gate import CANDIDATE, GateRequest, gate, time_crew, times_beside_imports
+from mini_kv.run.gate import (
+    CANDIDATE,
+    GateRequest,
+    gate,
+    time_crew,
+    times_beside_imports,
+    warn_of_incomparable,
+)
 from mini_kv.system.files import sha256_file
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.sandbox.kernel import guard_memory
@@ -98,7 +105,7 @@ def verify(request: VerifyRequest, progress: Progress) -> Verdict:
         artifacts_root=request.artifacts_root,
         require_isolation=request.require_isolation,
     )
-    baseline = artifacts.load_baseline(request.baseline) if request.baseline is not None else None
+    baseline = _baseline(request, inputs, progress)
     task_id = inputs.card.card.task_id
     writer = artifacts.AttemptWriter(
         inputs.artifacts_root, task_id, clock=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes
@@ -117,6 +124,14 @@ def verify(request: VerifyRequest, progress: Progress) -> Verdict:
         regression=evidence.regression,
         warnings=writer.warnings,
     )
+
+
+def _baseline(request: VerifyRequest, inputs: RunInputs, progress: Progress) -> Baseline | None:
+    if request.baseline is None:
+        return None
+    baseline, name = artifacts.load_baseline(request.baseline), str(request.baseline)
+    warn_of_incomparable(inputs, baseline, name, required=request.require_comparable, progress=progress)
+    return baseline
 
 
 def _run_stages(

@@ -23,6 +23,10 @@ def _lines(stream: TextIO) -> Progress:
     shown: set[tuple[str, bool]] = set()
 
     def show(event: Event) -> None:
+        if event.warning:
+            stream.write(_warning(event))
+            stream.flush()
+            return
         finished = event.done >= event.total
         # One line when a stage begins and one when it ends: a log is read later, not watched.
         if (event.stage, finished) not in shown:
@@ -33,6 +37,10 @@ def _lines(stream: TextIO) -> Progress:
             stream.flush()
 
     return show
+
+
+def _warning(event: Event) -> str:
+    return f"mini-kv: warning: {event.detail}\n"
 
 
 @contextmanager
@@ -52,6 +60,10 @@ def _bars(stream: TextIO) -> Iterator[Progress]:
         tasks: dict[str, TaskID] = {}
 
         def show(event: Event) -> None:
+            if event.warning:
+                # Above the bars, where it stays when they go; a sentence, and no markup.
+                bars.console.print(_warning(event), end="", markup=False, highlight=False, soft_wrap=True)
+                return
             if event.stage not in tasks:
                 tasks[event.stage] = bars.add_task(event.stage, total=event.total, detail="")
             bars.update(tasks[event.stage], completed=event.done, total=event.total, detail=event.detail[:48])

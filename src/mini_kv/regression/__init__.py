@@ -9,7 +9,7 @@ from mini_kv.regression.decisions import (
     needs_confirmation,
     needs_retiming,
 )
-from mini_kv.regression.gate import compare_benchmarks, decide
+from mini_kv.regression.gate import compare_benchmarks, decide, why_incomparable
 from mini_kv.regression.paired import (
     MIN_PAIRS,
     PairedSlowdown,
@@ -35,4 +35,5 @@ __all__ = [
     "needs_retiming",
     "paired_slowdown",
     "wants_pairs",
+    "why_incomparable",
 ]

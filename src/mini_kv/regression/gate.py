@@ -69,6 +69,11 @@ def decide(
 # ---------------------------------------------------------------------------- may they be compared?
 
 
+def why_incomparable(current: CurrentMeasurement, baseline: Baseline) -> str | None:
+    """Return what differs, or ``None``. All of it but the timed device is known before anything is timed."""
+    return "; ".join(text for _, text in _differences(current, baseline)) or None
+
+
 def _differences(current: CurrentMeasurement, baseline: Baseline) -> list[tuple[str, str]]:
     then = baseline.attempt
     pairs = (

@@ -13,11 +13,12 @@ from mini_kv.core.benchmark import Benchmark, BenchmarkCase
 from mini_kv.core.build import Build
 from mini_kv.core.card import DeviceKind, suite_hash
 from mini_kv.core.pairs import PairSet
-from mini_kv.core.progress import Progress
+from mini_kv.core.progress import Event, Progress
 from mini_kv.core.regression import Regression
 from mini_kv.core.results import Finding
 from mini_kv.run import inputs as run_inputs
 from mini_kv.run.crew import Crew, start_crew
+from mini_kv.run.inputs import RunInputs
 from mini_kv.run.pairs import PairedSide, PairsRequest, run_pairs
 from mini_kv.run.rerun import rebuilt_baseline
 from mini_kv.run.stages import device_state
@@ -63,6 +64,25 @@ def times_beside_imports(device: DeviceKind) -> bool:
     return device == "cuda" and usable_cpus() >= MIN_CPUS_BESIDE
 
 
+def warn_of_incomparable(
+    inputs: RunInputs, baseline: Baseline, name: str, *, required: bool, progress: Progress
+) -> None:
+    """Say before anything runs that the gate will have nothing to compare with, where that is so.
+
+    The run goes on: whether the candidate builds and is right is another question, and comes first in the
+    exit code even where a comparison is ``required``.
+    """
+    if why := regression.why_incomparable(_measurement(inputs, None), baseline):
+        end = (
+            "exit code 6 if nothing else is wrong" if required else "no failure without --require-comparable"
+        )
+        sentence = (
+            f"{name} cannot be compared with: {why}; allowed is a baseline of the same task, version, "
+            f"suite and environment, so the regression will be INCOMPARABLE ({end})."
+        )
+        progress(Event(stage="baseline", done=0, total=1, detail=sentence, warning=True))
+
+
 def time_crew(crew: Crew, timeout_s: float, progress: Progress) -> Benchmark:
     """Take the card's whole benchmark with a crew whose candidate worker has opened its library."""
     inputs = crew.inputs
@@ -106,23 +126,26 @@ def _decide(
     retimed: Benchmark | None,
     second: Benchmark | None,
 ) -> Regression:
-    card = crew.inputs.card.card
-    current = regression.CurrentMeasurement(
-        task_id=card.task_id,
-        operator_version=card.operator_version,
-        suite_sha256=suite_hash(card),
-        environment_key=crew.inputs.environment.key,
-        benchmark=timed,
-        environment=crew.inputs.environment,
-    )
     return regression.decide(
-        current,
+        _measurement(crew.inputs, timed),
         request.baseline,
         request.policy,
         second,
         retimed=retimed,
         baseline_name=request.name,
         baseline_sha256=request.sha256,
+    )
+
+
+def _measurement(inputs: RunInputs, timed: Benchmark | None) -> regression.CurrentMeasurement:
+    card = inputs.card.card
+    return regression.CurrentMeasurement(
+        task_id=card.task_id,
+        operator_version=card.operator_version,
+        suite_sha256=suite_hash(card),
+        environment_key=inputs.environment.key,
+        benchmark=timed,
+        environment=inputs.environment,
     )
 
 
