@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from mini_kv.core import protocol as p
 from mini_kv.core.audit import CardAudit, CaseAudit, common_nulls, judge_audits
@@ -16,6 +13,7 @@ from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Finding, Status
 from mini_kv.system.crew import OracleSeat
 from mini_kv.system.machine import usable_cpus
+from mini_kv.system.scratch import scratch_folder, sweep_scratch
 from mini_kv.system.workers import Nursery
 
 # With one seed a single value can be right by chance; a null must be right with all of them.
@@ -27,16 +25,16 @@ def audit_in_fresh_oracle(
     card: TaskCard, import_path: Sequence[str], device: DeviceKind, progress: Progress
 ) -> CardAudit:
     """Start an oracle that imports from ``import_path``, audit the card, and end it."""
-    scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
-    nursery = Nursery(scratch, import_path)
-    try:
-        oracle = OracleSeat(nursery, p.Hello(device=device, threads=usable_cpus()))
-        progress(Event(stage="audit", done=0, total=len(card.cases), detail="the oracle starts"))
-        oracle.greet()
-        return audit_card(card, device, oracle, progress)
-    finally:
-        nursery.close()
-        shutil.rmtree(scratch, ignore_errors=True)
+    sweep_scratch()
+    with scratch_folder() as scratch:
+        nursery = Nursery(scratch, import_path)
+        try:
+            oracle = OracleSeat(nursery, p.Hello(device=device, threads=usable_cpus()))
+            progress(Event(stage="audit", done=0, total=len(card.cases), detail="the oracle starts"))
+            oracle.greet()
+            return audit_card(card, device, oracle, progress)
+        finally:
+            nursery.close()
 
 
 def audit_card(card: TaskCard, device: DeviceKind, oracle: OracleSeat, progress: Progress) -> CardAudit:

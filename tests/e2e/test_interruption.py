@@ -56,8 +56,12 @@ def test_ctrl_c_while_timing_keeps_what_was_found(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_workers_die_with_a_judge_that_is_killed(project: Project) -> None:
-    started = project.start("--task", project.card("hanging"), "--timeout", "120")
+def test_workers_die_with_a_judge_that_is_killed_and_the_next_run_sweeps(project: Project) -> None:
+    place = project.scratch / "tmp"
+    place.mkdir()
+    place.chmod(0o1777)
+    environ = {"TMPDIR": str(place)}
+    started = project.start("--task", project.card("hanging"), "--timeout", "120", environ=environ)
     started.wait_for("correctness: ...")
     time.sleep(1.0)
     assert len(processes_with(started.marker)) >= 3
@@ -68,6 +72,10 @@ def test_workers_die_with_a_judge_that_is_killed(project: Project) -> None:
     rows, _ = read_index(started.artifacts)
     assert rows == ()
     assert not list(started.artifacts.glob("*/*/attempt.json"))
+    left = list(place.glob("mini-kv-*/"))
+    assert left, "nothing could be removed by a process that is gone"
+    assert project.verify("sound", "--skip-benchmark", environ=environ).code == 0
+    assert list(place.glob("mini-kv-*/")) == []
 
 
 @pytest.mark.slow

@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mini_kv.system.commands import Command, run_all
+from mini_kv.system.scratch import scratch_folder
 
 _SHIPPED = Path(__file__).resolve().parent.parent / "self_test"
 _TIMEOUT_S = 300.0
@@ -51,8 +51,8 @@ class Tested:
 
 def self_test() -> tuple[Tested, ...]:
     """Verify all of :data:`KNOWN` in a project of their own that is deleted afterwards (half a minute)."""
-    with tempfile.TemporaryDirectory(prefix="mini-kv-self-test-") as folder:
-        project = Path(folder) / "project"
+    with scratch_folder("self-test-") as folder:
+        project = folder / "project"
         shutil.copytree(_SHIPPED, project)
         (project / "mini_kv.toml").touch()
         commands = [

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,6 +29,7 @@ from mini_kv.run.inputs import device_lock, import_path
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.files import exclusive_lock
 from mini_kv.system.machine import usable_cpus
+from mini_kv.system.scratch import scratch_folder
 from mini_kv.system.workers import Nursery
 
 WARMUP_CALLS = 5
@@ -132,10 +131,9 @@ def _wrong_output(what: str) -> Finding:
 @contextmanager
 def start_crew(inputs: Inputs) -> Iterator[Crew]:
     """Start oracle and candidate worker at once: they import torch while the compiler runs."""
-    scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
-    nursery = Nursery(scratch, import_path(inputs.run.root), inputs.run.cage)
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        scratch = stack.enter_context(scratch_folder())
+        nursery = Nursery(scratch, import_path(inputs.run.root), inputs.run.cage)
         stack.callback(nursery.close)
         yield Crew(
             scratch=scratch,

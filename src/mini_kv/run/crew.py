@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 
@@ -21,6 +18,7 @@ from mini_kv.run.inputs import RunInputs, import_path
 from mini_kv.system.bytecode import lacks_bytecode, torch_folder
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.machine import usable_cpus
+from mini_kv.system.scratch import scratch_folder
 from mini_kv.system.workers import Lost, Nursery
 
 IMPORT_TIMEOUT_S = 60.0
@@ -112,11 +110,9 @@ def start_crew(
     there. Where bytecode is missing that every run would compile anew, one more process leaves it, beside the
     contract worker that needs it too.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
-    nursery = Nursery(scratch, import_path(inputs.root), inputs.cage, elder)
     apart = not traced_last or correctness.judged_apart(inputs.card.card.contract)
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        nursery = Nursery(stack.enter_context(scratch_folder()), import_path(inputs.root), inputs.cage, elder)
         stack.callback(nursery.close)
         importer = nursery.start("importer") if _wants_importer(inputs, elder) else None
         yield Crew(

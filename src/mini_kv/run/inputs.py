@@ -19,6 +19,7 @@ from mini_kv.core.isolation import IsolationLevel
 from mini_kv.run.secret_shapes import SEED_NAME, secret_cases
 from mini_kv.system.gpu import GpuReport, read_gpus
 from mini_kv.system.sandbox.cage import Cage, build_cage
+from mini_kv.system.scratch import sweep_scratch
 from mini_kv.system.toolchain import Toolchain, find_toolchain
 
 BUILD_FOLDER = ".build"
@@ -59,6 +60,7 @@ def read_inputs(
     require_isolation: IsolationLevel,
 ) -> RunInputs:
     """Read and check it all; raises ``ConfigurationError``. ``None`` takes the card's or project's own."""
+    sweep_scratch()  # what a killed run left: before anything of this one is made, and timed
     root = task_card.find_project_root(task)
     card = task_card.load_task_card(task, root)
     folder = candidate if candidate is not None else root / card.card.candidate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +16,7 @@ from mini_kv.core.progress import Progress
 from mini_kv.core.results import Finding, Status
 from mini_kv.run.inputs import RunInputs
 from mini_kv.run.stages import build_candidate
+from mini_kv.system.scratch import scratch_folder
 
 
 @contextmanager
@@ -28,8 +28,8 @@ def rebuilt_baseline(
     The store knows a build by its content: where the baseline was made here, nothing is compiled again.
     The sources lie in a folder of their own while this lasts.
     """
-    with tempfile.TemporaryDirectory(prefix="mini-kv-baseline-") as scratch:
-        folder = Path(scratch) / "sources"
+    with scratch_folder("baseline-") as scratch:
+        folder = scratch / "sources"
         rebuilt = replace(inputs, manifest=_manifest(baseline, folder))
         try:
             _write(baseline, folder)

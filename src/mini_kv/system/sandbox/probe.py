@@ -10,11 +10,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,6 +23,7 @@ from mini_kv.core.isolation import Isolation, IsolationLevel, MissingFeature, le
 from mini_kv.system.sandbox import landlock, trials
 from mini_kv.system.sandbox.policy import Ground, survey, user_for, wanted_features, worker_policy
 from mini_kv.system.sandbox.rooms import make_rooms
+from mini_kv.system.scratch import scratch_folder
 
 PROBE_TIMEOUT_S = 30.0
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
@@ -100,8 +99,7 @@ def _isolation(reached: set[str], reasons: dict[str, str]) -> Isolation:
 
 def _run(ground: Ground, wanted: Sequence[str]) -> dict[str, Any]:
     with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="mini-kv-probe-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = stack.enter_context(scratch_folder("probe-"))
         user = user_for(0, wanted)
         scratch, inbox = make_rooms(folder, user)
         targets = stack.enter_context(bait(folder / "outside", inbox))

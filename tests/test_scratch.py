@@ -1,0 +1,186 @@
+"""Scratch folders: gone with their owner, swept after one that was killed, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from fake_project import FakeProject, fake_project
+from mini_kv.system import scratch
+from mini_kv.system.scratch import MARKER, scratch_folder, sweep_scratch
+
+__all__ = ["fake_project"]
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from mini_kv.system.scratch import scratch_folder
+with scratch_folder() as folder:
+    (folder / "000-oracle" / "deep").mkdir(parents=True)
+    (folder / "000-oracle" / "deep" / "library.so").write_bytes(bytes(1000))
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary directory of the test's own, for this process and for those it starts."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def owner() -> tuple[subprocess.Popen[str], Path]:
+    process = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def killed(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def abandoned(place: Path) -> Path:
+    """Return what a killed run leaves."""
+    process, folder = owner()
+    killed(process)
+    assert folder.parent == place and (folder / MARKER).is_file()
+    return folder
+
+
+def test_what_a_killed_run_left_is_swept_and_a_living_ones_is_not(place: Path) -> None:
+    process, folder = owner()
+    try:
+        with scratch_folder("probe-") as own:
+            assert sweep_scratch() == 0
+            assert own.is_dir() and (folder / "000-oracle").is_dir()
+    finally:
+        killed(process)
+    assert folder.is_dir()
+    assert sweep_scratch() == 1
+    assert os.listdir(place) == []
+
+
+def test_a_folder_is_gone_with_its_block_whatever_happens_there(place: Path) -> None:
+    def interrupted() -> None:
+        with scratch_folder() as folder:
+            assert folder.stat().st_mode & 0o777 == 0o700
+            (folder / "x").symlink_to(place)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert os.listdir(place) == []
+
+
+def test_links_are_removed_and_never_followed(place: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    folder = abandoned(place)
+    (folder / "000-oracle" / "to_folder").symlink_to(precious)
+    (folder / "to_file").symlink_to(precious / "file")
+    os.mkfifo(folder / "pipe")
+    elsewhere = tmp_path / "elsewhere"
+    os.rename(abandoned(place), elsewhere)
+    (place / "mini-kv-link").symlink_to(elsewhere)
+    assert sweep_scratch() == 1
+    assert os.listdir(place) == ["mini-kv-link"]
+    assert (elsewhere / MARKER).is_file() and (precious / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    "what", ["no marker", "a linked marker", "a folder as marker", "another name", "a file"]
+)
+def test_what_is_no_scratch_folder_is_left_alone(place: Path, tmp_path: Path, what: str) -> None:
+    folder = place / ("mini_kv-x" if what == "another name" else "mini-kv-x")
+    if what == "a file":
+        folder.touch()
+    else:
+        folder.mkdir()
+        (folder / "data").touch()
+    if what == "a linked marker":
+        (tmp_path / "marker").touch()
+        (folder / MARKER).symlink_to(tmp_path / "marker")
+    if what == "a folder as marker":
+        (folder / MARKER).mkdir()
+    if what == "another name":
+        (folder / MARKER).touch()
+    assert sweep_scratch() == 0
+    assert folder.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("given", [".", MARKER])
+def test_another_users_folder_is_left_alone(place: Path, given: str) -> None:
+    folder = abandoned(place)
+    os.chown(folder / given, 65534, 65534)
+    assert sweep_scratch() == 0
+    assert (folder / "000-oracle").is_dir()
+
+
+def test_a_sweep_that_runs_out_of_time_is_finished_by_the_next(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = abandoned(place)
+    for number in range(50):
+        (folder / f"file_{number}").touch()
+    assert sweep_scratch(0.0) == 0
+    now = iter(range(10_000))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+    assert sweep_scratch(20.0) == 0
+    assert 0 < len(os.listdir(folder)) < 50 and (folder / MARKER).is_file()
+    assert sweep_scratch(1000.0) == 1
+    assert os.listdir(place) == []
+
+
+def test_a_tree_that_is_too_deep_stops_no_start(place: Path) -> None:
+    folder = abandoned(place)
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=descriptor)
+        inner = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
+    assert sweep_scratch() == 0
+    assert (folder / MARKER).is_file()
+    assert subprocess.run(["rm", "-rf", str(folder)], check=False).returncode == 0
+
+
+def test_a_sweep_where_there_is_nothing_to_look_at_is_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    assert sweep_scratch() == 0
+
+
+def test_a_file_system_without_locks_still_gives_folders(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(descriptor: int, how: int) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(scratch.fcntl, "flock", no_locks)
+    with scratch_folder() as folder:
+        assert os.listdir(folder) == []
+        assert sweep_scratch() == 0
+    assert os.listdir(place) == []
+
+
+def test_a_later_run_sweeps_and_leaves_nothing_itself(place: Path, fake_project: FakeProject) -> None:
+    folder = abandoned(place)
+    assert fake_project.verify().attempt.exit_code == 0
+    assert not folder.exists()
+    assert [name for name in os.listdir(place) if not name.endswith(".lock")] == []
