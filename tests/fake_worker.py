@@ -258,11 +258,12 @@ class Candidate:
             case p.TimeUnseen():
                 self.sets[request.case_id] = list(payloads)
                 self.last[request.case_id] = (1, 1.0)
+                kept = tuple(range(len(payloads)))
                 samples_us = samples(1, 10.0)
                 return p.Timed(
                     samples_us=samples_us,
                     launch_exposed=(),
-                    kept=(0,),
+                    kept=kept,
                     calls_per_sample=1,
                     floor_us=0.05,
                     tick_us=0.001,

@@ -12,7 +12,7 @@ import pytest
 
 from mini_kv.benchmark import witnesses
 from mini_kv.benchmark.ceilings import floor_bound_us, peak_bytes_per_us, per_time, percent
-from mini_kv.benchmark.fresh import FreshTry, judge_claim_again, judge_fresh
+from mini_kv.benchmark.fresh import FreshTry, calls_at_once, judge_claim_again, judge_fresh
 from mini_kv.benchmark.samples import CaseLost, Sets, timed_seed
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.witnesses import Bound, Run, bound_claim, disagreement, judge_claim
@@ -22,6 +22,7 @@ from mini_kv.core.card import Case, CaseKind
 from mini_kv.core.environment import GpuFacts
 from mini_kv.core.results import Finding, Status
 from mini_kv.core.statistics import summarize
+from mini_kv.core.tensors import TensorSpec
 
 H200 = GpuFacts(
     index=0,
@@ -346,3 +347,38 @@ def test_a_run_that_kept_nothing_bounds_nothing(monkeypatch: pytest.MonkeyPatch)
 def test_a_result_of_a_call_that_no_run_had_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CaseLost, match="in a run of"):
         KeepingClock(monkeypatch, (10**9,), [1.0, 2.0]).slope_us()
+
+
+def test_a_short_call_that_is_remembered_does_not_hide_behind_what_a_single_call_costs() -> None:
+    """20 us were allowed for a call on its own: a cache made a call of 15 us look like one of 1.7 us."""
+    alone = FreshTry(fresh_us=(15.0, 16.0), before_us=1.7, after_us=1.7, touched_bytes=131072)
+    assert judge_fresh((alone,) * 3, 1.7) == ()
+    together = FreshTry(fresh_us=(15.0, 16.0), before_us=1.7, after_us=1.7, touched_bytes=8 * 131072, calls=8)
+    assert [one.code for one in judge_fresh((together,) * 3, 1.7)] == ["REPEATED_INPUTS_FASTER"]
+    honest = FreshTry(fresh_us=(4.5, 5.0), before_us=1.7, after_us=1.7, touched_bytes=8 * 131072, calls=8)
+    assert judge_fresh((honest,) * 3, 1.7) == ()
+
+
+@pytest.mark.parametrize(
+    ("elements", "claim_us", "calls"), [(16384, 1.7, 8), (16384, 15.0, 1), (4, 0.5, 32), (1 << 20, 1.0, 1)]
+)
+def test_calls_are_timed_together_where_they_are_short_and_fit_a_cache(
+    elements: int, claim_us: float, calls: int
+) -> None:
+    spec = TensorSpec(
+        shape=(elements,),
+        strides=(1,),
+        storage_offset=0,
+        dtype="float32",
+        device="cpu",
+        storage_bytes=4 * elements,
+        blob=0,
+    )
+    made = p.CaseMade(
+        arguments=(spec,),
+        expected=(p.ExpectedOutput(shape=(elements,), dtype="float32", device="cpu"),),
+        bytes_moved=None,
+        flops=None,
+        reference_within_tolerance=True,
+    )
+    assert calls_at_once(made, claim_us) == calls

@@ -381,15 +381,16 @@ def test_a_call_on_unseen_arguments_is_the_first_to_meet_them() -> None:
         order.append("call")
         return value + 1.0
 
-    def make() -> list[torch.Tensor]:
+    def make() -> list[list[torch.Tensor]]:
         order.append("make")
-        return [torch.ones(4)]
+        return [[torch.full((4,), 1.0 + position)] for position in range(3)]
 
     cases = TimedCases(torch.device("cpu"), keeps_outputs=True)
     timed = cases.unseen("new", call, make)
-    assert order == ["make", "call"]
-    assert (len(timed.samples_us), timed.kept, timed.calls_per_sample) == (1, (0,), 1)
+    assert order == ["make", "call", "call", "call"]
+    assert (len(timed.samples_us), timed.kept, timed.calls_per_sample) == (1, (0, 1, 2), 1)
     assert timed.samples_us[0] > 0.0
-    reply, payloads = cases.answer(p.FetchTimedOutput(case_id="new", sample=0))
-    assert isinstance(reply, p.TimedOutput) and reply.argument_set == 0
-    assert torch.frombuffer(bytearray(payloads[0]), dtype=torch.float32).tolist() == [2.0] * 4
+    for sample in range(3):
+        reply, payloads = cases.answer(p.FetchTimedOutput(case_id="new", sample=sample))
+        assert isinstance(reply, p.TimedOutput) and reply.argument_set == sample
+        assert torch.frombuffer(bytearray(payloads[0]), dtype=torch.float32).tolist() == [2.0 + sample] * 4

@@ -6,6 +6,8 @@ bus is what remembering shows as.
 
 Each set arrives with the request for its one call, and nothing is called in between: what stands in the
 process before a call can be found there and worked out in advance, the more so where a warm-up calls first.
+Short calls are timed several at once, each on a set of its own: what a call on its own costs beside them, for
+which a fixed time is allowed, would hide them.
 The fastest call decides, so its result is the one that the oracle looks at: none is worth skipping.
 
 The test is one of ranks in time. A try takes a batch on rotating inputs, then one call on each of a few
@@ -32,8 +34,8 @@ from mini_kv.benchmark.samples import (
     expect_reply,
     fetch_output,
     made_output_bytes,
+    shifted,
     timed_seed,
-    transcript_fault,
 )
 from mini_kv.core import protocol as p
 from mini_kv.core.benchmark import Series
@@ -51,6 +53,7 @@ FRESH_FACTOR = 3.0
 FRESH_SLACK_US = 20.0
 COLD_BYTES_PER_US = 4_000.0
 CACHED_BYTES = 1 << 20
+MAX_CALLS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +64,16 @@ class FreshTry:
     before_us: float
     after_us: float
     touched_bytes: int
+    calls: int = 1
 
     def limit_us(self, claim_us: float) -> float:
-        """Return what the fastest fresh call of an honest candidate may take."""
+        """Return what the fastest fresh call of an honest candidate may take, where ``calls`` are one sample.
+
+        ``touched_bytes`` are those of all of these calls.
+        """
         cold_us = max(self.touched_bytes - CACHED_BYTES, 0) / COLD_BYTES_PER_US
         around_us = max(claim_us, self.before_us, self.after_us)
-        return FRESH_FACTOR * around_us + FRESH_SLACK_US + cold_us
+        return FRESH_FACTOR * around_us + (FRESH_SLACK_US + cold_us) / self.calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +88,8 @@ class Remembered:
 class _Fresh:
     case_ids: tuple[str, ...]
     sets: Sets
-    arguments: tuple[tuple[Argument, ...], ...]
+    calls: int
+    argument_sets: tuple[tuple[tuple[Argument, ...], ...], ...]
     payloads: tuple[list[bytearray], ...]
 
 
@@ -92,8 +100,8 @@ def remembers(subject: TimedSubject, case: Case, candidate: Series) -> Remembere
     """
     tries: list[FreshTry] = []
     while subject.device == "cpu" and len(tries) < FRESH_TRIES:
-        fresh = _make(subject, case, len(tries))
-        if len(fresh.sets.keys) < 2:
+        fresh = _make(subject, case, len(tries), candidate.p50_us)
+        if fresh is None:
             break  # these parameters were made before: the card's fault, if any, is known by now
         try:
             taken, wrong = _try(subject, case, fresh, candidate)
@@ -118,30 +126,53 @@ def _try(
     before_us = again_us(subject, case, candidate)
     fresh_us = [_time_one(subject, fresh, position) for position in range(len(fresh.case_ids))]
     fastest = min(range(len(fresh_us)), key=fresh_us.__getitem__)
-    request = p.FetchTimedOutput(case_id=fresh.case_ids[fastest], sample=0)
-    caught = fetch_output(subject, request, fresh.sets, fastest)
+    caught = [
+        fetch_output(
+            subject,
+            p.FetchTimedOutput(case_id=fresh.case_ids[fastest], sample=sample),
+            fresh.sets,
+            fastest * fresh.calls + sample,
+        )
+        for sample in range(fresh.calls)
+    ]
     after_us = again_us(subject, case, candidate)
     made = fresh.sets.made[0]
     taken = FreshTry(
         fresh_us=tuple(fresh_us),
         before_us=before_us,
         after_us=after_us,
-        touched_bytes=input_bytes(made.arguments) + made_output_bytes(made),
+        touched_bytes=fresh.calls * touched_bytes(made),
+        calls=fresh.calls,
     )
-    return taken, check_outputs(subject, fresh.sets, (caught,))
+    return taken, check_outputs(subject, fresh.sets, caught)
+
+
+def touched_bytes(made: p.CaseMade) -> int:
+    """Return the bytes of all inputs and outputs of a call."""
+    return input_bytes(made.arguments) + made_output_bytes(made)
+
+
+def calls_at_once(made: p.CaseMade, claim_us: float) -> int:
+    """Return how many calls on fresh inputs are one sample: several where one is short."""
+    if claim_us * FRESH_FACTOR >= FRESH_SLACK_US:
+        return 1
+    return max(1, min(MAX_CALLS_AT_ONCE, CACHED_BYTES // max(touched_bytes(made), 1)))
 
 
 def _time_one(subject: TimedSubject, fresh: _Fresh, position: int) -> float:
     outcome = subject.seat.ask(
-        p.TimeUnseen(case_id=fresh.case_ids[position], arguments=fresh.arguments[position]),
+        p.TimeUnseen(case_id=fresh.case_ids[position], argument_sets=fresh.argument_sets[position]),
         fresh.payloads[position],
         timeout_s=subject.timeout_s,
         max_reply_bytes=0,
     )
     timed = expect_reply(outcome, p.Timed)
-    fault = transcript_fault(timed, 1, 1)
-    if fault is not None:
-        raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=fault))
+    if len(timed.samples_us) != 1 or sorted(timed.kept) != list(range(fresh.calls)):
+        message = (
+            f"the worker gave {len(timed.samples_us)} samples and kept {len(timed.kept)} results of "
+            f"{fresh.calls} calls that are one sample"
+        )
+        raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=message))
     return timed.samples_us[0]
 
 
@@ -181,25 +212,46 @@ def judge_claim_again(tries: Sequence[FreshTry], claim_us: float) -> tuple[Findi
     return (not_reproduced(claim_us, min(min(one.before_us, one.after_us) for one in tries)),)
 
 
-def _make(subject: TimedSubject, case: Case, number: int) -> _Fresh:
-    made: list[p.CaseMade] = []
-    arguments: list[tuple[Argument, ...]] = []
+def _make(subject: TimedSubject, case: Case, number: int, claim_us: float) -> _Fresh | None:
+    """Have the oracle make groups of sets that no call has met; ``None`` where it cannot make them."""
+    first = _make_one(subject, case, f"{number}/0", number * FRESH_SETS * MAX_CALLS_AT_ONCE)
+    if first is None:
+        return None
+    made = [first]
+    calls = calls_at_once(first[0], claim_us)
+    for position in range(1, FRESH_SETS * calls):
+        seed = number * FRESH_SETS * MAX_CALLS_AT_ONCE + position
+        one = _make_one(subject, case, f"{number}/{position}", seed)
+        if one is None:
+            return None
+        made.append(one)
+    argument_sets: list[tuple[tuple[Argument, ...], ...]] = []
     payloads: list[list[bytearray]] = []
-    keys: list[str] = []
-    for position in range(FRESH_SETS):
-        seed = timed_seed(subject.secret_seeds[case.id], _FIRST_SEED + number * FRESH_SETS + position)
-        key = f"fresh/{case.id}/{number}/{position}"
-        request = p.MakeCase(key=key, params=case.params, seed=seed, expect_values=True)
-        answer = subject.oracle.ask(request, timeout_s=300.0)
-        if not isinstance(answer.reply, p.CaseMade):
-            continue
-        arguments.append(answer.reply.arguments)
-        made.append(answer.reply)
-        keys.append(key)
-        payloads.append(answer.payloads)
+    for start in range(0, len(made), calls):
+        group: list[tuple[Argument, ...]] = []
+        joined: list[bytearray] = []
+        for reply, raw in made[start : start + calls]:
+            group.append(shifted(reply.arguments, len(joined)))
+            joined += raw
+        argument_sets.append(tuple(group))
+        payloads.append(joined)
     return _Fresh(
-        case_ids=tuple(f"{case.id}/fresh/{position}" for position in range(len(keys))),
-        sets=Sets(made=tuple(made), keys=tuple(keys), storages=()),
-        arguments=tuple(arguments),
+        case_ids=tuple(f"{case.id}/fresh/{group}" for group in range(FRESH_SETS)),
+        sets=Sets(
+            made=tuple(reply for reply, _ in made),
+            keys=tuple(f"fresh/{case.id}/{number}/{position}" for position in range(len(made))),
+            storages=(),
+        ),
+        calls=calls,
+        argument_sets=tuple(argument_sets),
         payloads=tuple(payloads),
     )
+
+
+def _make_one(
+    subject: TimedSubject, case: Case, name: str, position: int
+) -> tuple[p.CaseMade, list[bytearray]] | None:
+    seed = timed_seed(subject.secret_seeds[case.id], _FIRST_SEED + position)
+    request = p.MakeCase(key=f"fresh/{case.id}/{name}", params=case.params, seed=seed, expect_values=True)
+    answer = subject.oracle.ask(request, timeout_s=300.0)
+    return (answer.reply, answer.payloads) if isinstance(answer.reply, p.CaseMade) else None

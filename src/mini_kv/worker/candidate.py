@@ -112,7 +112,11 @@ class Candidate:
 
     def _time_unseen(self, request: p.TimeUnseen, payloads: Sequence[bytearray]) -> p.Timed:
         timing, operator = self._timing(), self._need()
-        return timing.unseen(request.case_id, operator, lambda: import_arguments(request.arguments, payloads))
+        return timing.unseen(
+            request.case_id,
+            operator,
+            lambda: [import_arguments(one, payloads) for one in request.argument_sets],
+        )
 
     def _timing(self) -> TimedCases:
         if self._timed is None:

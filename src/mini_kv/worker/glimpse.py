@@ -34,9 +34,9 @@ class Glimpse:
 class Looker:
     """Draws, once a batch, where to look; the candidate cannot know it before it returns."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: int = PLACES) -> None:
         chance = random.SystemRandom()  # the process's own generators are the candidate's to read
-        self._fractions = sorted(chance.random() for _ in range(PLACES))
+        self._fractions = sorted(chance.random() for _ in range(places))
         self._offsets: dict[object, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def look(self, result: object) -> tuple[Glimpse | None, ...]:

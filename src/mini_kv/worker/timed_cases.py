@@ -49,6 +49,7 @@ class _Prepared:
     rotating: list[Sequence[object]] = field(default_factory=list)
     spread: list[Sequence[object]] = field(default_factory=list)
     earlier: list[Sequence[object]] = field(default_factory=list)
+    fetched_once: bool = True
 
     def rotate(self, cache: Literal["cold", "hot"], room_bytes: int) -> list[Sequence[object]]:
         """Return the sets to call with: where the cache is to be cold, more than ``room_bytes`` of them."""
@@ -127,17 +128,18 @@ class TimedCases:
             )
         return self._keep(case, batch, request.kept_at)
 
-    def unseen(self, case_id: str, call: Call, make: Callable[[], Sequence[object]]) -> p.Timed:
-        """Time one call on the arguments that ``make`` gives, and prepare ``case_id`` with them."""
-        arguments: list[Sequence[object]] = []
+    def unseen(self, case_id: str, call: Call, make: Callable[[], Sequence[Sequence[object]]]) -> p.Timed:
+        """Time one call on every argument set that ``make`` gives, and prepare ``case_id`` with them."""
+        sets: list[Sequence[object]] = []
 
-        def made() -> Sequence[object]:
-            arguments.append(make())
-            return arguments[0]
+        def made() -> Sequence[Sequence[object]]:
+            sets.extend(make())
+            return sets
 
         with torch.no_grad():
             batch = time_unseen(call, made)
-        self.prepare(case_id, call, arguments)
+        self.prepare(case_id, call, sets)
+        self._cases[case_id].fetched_once = False
         return self._keep(self._cases[case_id], batch, 1.0)
 
     def _keep(self, case: _Prepared, batch: Batch, kept_at: float) -> p.Timed:
@@ -196,8 +198,9 @@ class TimedCases:
         if request.sample in case.seen and len(payloads) == len(outputs):
             payloads = overlay_all(payloads, case.seen[request.sample])
         # A card that sweeps many shapes would otherwise hold gigabytes for each until the last was timed.
-        case.outputs.clear()
-        case.seen.clear()
+        if case.fetched_once:
+            case.outputs.clear()
+            case.seen.clear()
         return p.TimedOutput(argument_set=used % len(case.sets), outputs=outputs), payloads
 
 

@@ -66,13 +66,14 @@ class Timed(Record, frozen=True, kw_only=True, tag="timed"):
 
 
 class TimeUnseen(Record, frozen=True, kw_only=True, tag="time_unseen"):
-    """Time one call on arguments that come with this request (payloads: all storages); CPU only.
+    """Time one call each on argument sets that come with this request (payloads: all storages); CPU only.
 
-    Nothing is called between their arrival and the timed call. The result is kept as sample 0 of ``case_id``.
+    Nothing is called between their arrival and the first call. The one sample is the time a call; the results
+    are kept as samples of ``case_id``, one a set.
     """
 
     case_id: str
-    arguments: tuple[Argument, ...]
+    argument_sets: Annotated[tuple[tuple[Argument, ...], ...], Meta(min_length=1)]
 
 
 class FetchTimedOutput(Record, frozen=True, kw_only=True, tag="fetch_timed_output"):
