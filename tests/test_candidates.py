@@ -223,6 +223,7 @@ def test_the_cuda_build_compiles_and_links(folder: Path) -> None:
         ("fused_bias_relu/v1_vectorized", "bias_relu_flat_kernel", 12),
         ("fused_bias_relu/v1_vectorized", "bias_relu_wrapped_kernel", 12),
         ("rmsnorm/v2_vectorized", "rmsnorm_rows_kernel", 30),
+        ("rmsnorm/v2_vectorized", "rmsnorm_staged_kernel", 16),
     ],
 )
 def test_no_wide_load_was_moved_behind_the_first_store(folder: str, kernel: str, count: int) -> None:
@@ -289,6 +290,28 @@ def test_rmsnorm_of_many_rows_keeps_the_last_ones_apart(hidden: int, rows: int) 
     assert mismatches(op(*arguments), expected_of(card, arguments), card.tolerances["float16"]) == 0
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("units", [640, 768, 896, 1024, 1536, 2048, 4096])
+def test_rmsnorm_of_long_rows_keeps_nan_and_infinity_in_their_row(units: int, dtype: str) -> None:
+    op, card = operator(ROOT / "candidates" / "rmsnorm" / "v2_vectorized"), CARDS["rmsnorm"]
+    hidden = units * 16 // (4 if dtype == "float32" else 2)
+    for rows in (1, 2, 3, 1023, 1024):  # two rows a block, the last of them alone in its block or not
+        params: dict[str, Any] = {"shape": (rows, hidden), "dtype": dtype, "layout": "contiguous"}
+        x, weight, eps = rmsnorm.make_inputs(
+            params, torch.Generator().manual_seed(rows), torch.device("cuda")
+        )
+        assert isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor)
+        for spoiled in (False, True):
+            if spoiled:
+                x[0, hidden - 1], x[rows - 1, 0] = float("nan"), float("inf")
+            first, second = op(x, weight, eps), op(x, weight, eps)
+            expected = expected_of(card, (x, weight, eps))
+            assert mismatches(first, expected, card.tolerances[dtype]) == 0, (params, spoiled)  # type: ignore[index]
+            torch.testing.assert_close(first, second, rtol=0, atol=0, equal_nan=True)
+            assert int(first.isnan().any(dim=-1).sum()) == (min(rows, 2) if spoiled else 0)
+
+
 def every_half_width_value(dtype: torch.dtype) -> torch.Tensor:
     """All 65536 bit patterns: subnormal values, infinities and NaN among them."""
     return torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
@@ -324,9 +347,10 @@ def test_bias_relu_finds_the_column_at_every_size_that_chooses_a_kernel(
     op = operator(ROOT / "candidates" / "fused_bias_relu" / "v1_vectorized")
     rows, hidden = shape[0] + more, shape[1] + more
     x = torch.randn((rows, hidden), device="cuda", dtype=torch.float16)
-    for offset in (0, 1):
-        bias = torch.randn(hidden + offset, device="cuda", dtype=torch.float16)[offset:]
-        assert torch.equal(op(x, bias), torch.relu(x + bias))
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        for offset in (0, 1):
+            bias = torch.randn(hidden + offset, device="cuda", dtype=dtype)[offset:]
+            assert torch.equal(op(x.to(dtype), bias), torch.relu(x.to(dtype) + bias))
 
 
 @pytest.mark.gpu

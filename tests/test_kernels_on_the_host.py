@@ -26,12 +26,13 @@ def launched_on_the_host(source: str) -> tuple[str, int]:
 
 
 def run_on_the_host(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Compile and run bias_relu's kernels with bounds watched; launches are named in what is printed."""
+    """Compile and run bias_relu with bounds and alignment watched; launches are named in what is printed."""
     text, count = launched_on_the_host(source)
     assert count == 3
     (folder / "kernel.cpp").write_text(text)
     program = folder / "bias_relu"
-    flags = ("-std=c++17", "-O1", "-fsanitize=address", "-Wno-unknown-pragmas")
+    watched = ("-fsanitize=address,alignment", "-fno-sanitize-recover=alignment")
+    flags = ("-std=c++17", "-O1", *watched, "-Wno-unknown-pragmas")
     includes = ("-I", str(folder), "-I", str(FIXTURES), "-I", str(KERNEL))
     command = ["g++", *flags, *includes, "-o", str(program), str(FIXTURES / "bias_relu.cpp")]
     subprocess.run(command, check=True, capture_output=True, text=True)
@@ -54,7 +55,11 @@ def test_bias_relu_finds_every_column_whatever_the_row_length_and_the_alignment(
     ("right", "wrong"),
     [
         ("bias[wrapped(column + i, hidden)]", "bias[column + i]"),
-        ("if (column + kLanes <= hidden)", "if (column + kLanes <= hidden + 1)"),
+        ("if (begin + 2 * kLanes <= in_packs)", "if (begin + 2 * kLanes <= in_packs + kLanes)"),
+        ("cut_out(packs[0], packs[1], within * sizeof(T))", "cut_out(packs[0], packs[1], within)"),
+        ("bytes & 8 ? word[i + 2] : word[i]", "bytes & 8 ? word[i + 1] : word[i]"),
+        ("const unsigned bits = bytes % 4 * 8;", "const unsigned bits = 0;"),
+        ("is_aligned(bias) ? hidden.value : 0", "hidden.value"),
         ("if (first < rest)", "if (first + 1 < rest)"),
         ("call.hidden < kLanes ||", "call.hidden + 1 < kLanes ||"),
         ("hidden.remainder(p * kLanes)", "hidden.remainder(p)"),

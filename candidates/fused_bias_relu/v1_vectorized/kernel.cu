@@ -3,10 +3,10 @@
 // multiplication; the bias itself comes from cache.
 //
 // Where a row is no whole number of packs, they begin at any column, and some end in the next row; the
-// bias of such packs is taken element by element, x and the result are not.
+// bias of such packs is cut out of the two packs of the bias that it lies in, x and the result are not.
 //
-// A thread asks for all its packs before it uses the first. How many those are depends on the size: as
-// many as bring the whole matrix under way at once, and one where no number would.
+// A thread asks for all its packs before it uses the first. How many those are depends on the size: two
+// where these bring the whole matrix under way at once and one would not; else one.
 #include "kernel.h"
 
 #include <algorithm>
@@ -20,9 +20,9 @@
 namespace mini_kv_fused_bias_relu_v1 {
 namespace {
 
-constexpr int kFlatThreads = 128;      // a block's, where packs are taken
+constexpr int kFlatThreads = 128;      // a block's, where rows are whole packs
+constexpr int kWrappedThreads = 512;   // where packs end in the next row
 constexpr int kThreadsPerBlock = 256;  // where elements are taken one by one
-constexpr int kMaxPacks = 4;           // a thread's
 constexpr int kRowsPerThread = 4;      // where elements are taken one by one
 constexpr int kPackBytes = 16;         // the widest load there is
 constexpr int64_t kMaxGridY = 65535;   // the hardware's limit on gridDim.y
@@ -90,8 +90,24 @@ __device__ __forceinline__ uint4 relu_of_packs(uint4 x, uint4 bias) {
   return x;
 }
 
+// x is read once. With kOnce no copy of it stays in the L1 cache, where nobody will look for it: shorter
+// where a matrix needs several waves of blocks and yet fits into an L2 cache.
+template <bool kOnce>
+__device__ __forceinline__ uint4 load(const uint4* at) {
+#ifdef __CUDA_ARCH__
+  if constexpr (kOnce) {
+    uint4 pack;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(pack.x), "=r"(pack.y), "=r"(pack.z), "=r"(pack.w)
+                 : "l"(at));
+    return pack;
+  }
+#endif
+  return *at;
+}
+
 // `count` packs in all, at most kMaxDividend.
-template <typename T, int kPacks>
+template <typename T, int kPacks, bool kOnce>
 __global__ void __launch_bounds__(kFlatThreads) bias_relu_flat_kernel(
     const uint4* __restrict__ x,
     const uint4* __restrict__ bias,
@@ -105,7 +121,7 @@ __global__ void __launch_bounds__(kFlatThreads) bias_relu_flat_kernel(
   for (int k = 0; k < kPacks; ++k) {
     const unsigned p = first + k * kFlatThreads;
     if (p < count) {
-      held[k] = x[p];
+      held[k] = load<kOnce>(x + p);
     }
   }
 #pragma unroll
@@ -124,23 +140,43 @@ __global__ void __launch_bounds__(kFlatThreads) bias_relu_flat_kernel(
   }
 }
 
-// The bias of a pack whose first element lies in `column`. Apart from the packs in which a row ends the
-// lanes' addresses are neighbours, which spares each lane its own arithmetic.
+// The sixteen bytes that begin `bytes` bytes, fewer than a pack, into two neighbouring packs: by words first,
+// through selections, since an array that is indexed would leave the registers.
+__device__ __forceinline__ uint4 cut_out(uint4 low, uint4 high, unsigned bytes) {
+  unsigned word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int i = 0; i < 6; ++i) {
+    word[i] = bytes & 8 ? word[i + 2] : word[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 5; ++i) {
+    word[i] = bytes & 4 ? word[i + 1] : word[i];
+  }
+  const unsigned bits = bytes % 4 * 8;
+  return {
+      __funnelshift_r(word[0], word[1], bits),
+      __funnelshift_r(word[1], word[2], bits),
+      __funnelshift_r(word[2], word[3], bits),
+      __funnelshift_r(word[3], word[4], bits)};
+}
+
+// The bias of a pack whose first element lies in `column`. Two wide loads and shifts, where the first
+// `in_packs` elements of the bias may be loaded so and hold it all; else, in the last packs of a row and
+// the one in which it ends, element by element.
 template <typename T>
 __device__ __forceinline__ uint4
-bias_from(const T* __restrict__ bias, unsigned column, unsigned hidden) {
+bias_from(const T* __restrict__ bias, unsigned column, unsigned hidden, unsigned in_packs) {
   constexpr unsigned kLanes = kPackBytes / sizeof(T);
+  const unsigned within = column % kLanes;
+  const unsigned begin = column - within;
+  if (begin + 2 * kLanes <= in_packs) {
+    const auto* packs = reinterpret_cast<const uint4*>(bias + begin);
+    return cut_out(packs[0], packs[1], within * sizeof(T));
+  }
   T lane[kLanes];
-  if (column + kLanes <= hidden) {
 #pragma unroll
-    for (unsigned i = 0; i < kLanes; ++i) {
-      lane[i] = bias[column + i];
-    }
-  } else {
-#pragma unroll
-    for (unsigned i = 0; i < kLanes; ++i) {
-      lane[i] = bias[wrapped(column + i, hidden)];
-    }
+  for (unsigned i = 0; i < kLanes; ++i) {
+    lane[i] = bias[wrapped(column + i, hidden)];
   }
   uint4 pack;
   memcpy(&pack, lane, kPackBytes);
@@ -148,36 +184,37 @@ bias_from(const T* __restrict__ bias, unsigned column, unsigned hidden) {
 }
 
 // `packs` whole packs, and `rest` elements behind the last, fewer than a pack: at most kMaxDividend
-// elements together, in rows of at least a pack.
-template <typename T, int kPacks>
-__global__ void __launch_bounds__(kFlatThreads) bias_relu_wrapped_kernel(
+// elements together, in rows of at least a pack. `in_packs`: as bias_from() says.
+template <typename T, int kPacks, bool kOnce>
+__global__ void __launch_bounds__(kWrappedThreads) bias_relu_wrapped_kernel(
     const uint4* __restrict__ x,
     const T* __restrict__ bias,
     uint4* __restrict__ out,
     unsigned packs,
     unsigned rest,
+    unsigned in_packs,
     Divisor hidden) {
   constexpr unsigned kLanes = kPackBytes / sizeof(T);
-  const unsigned first = blockIdx.x * (kFlatThreads * kPacks) + threadIdx.x;
+  const unsigned first = blockIdx.x * (kWrappedThreads * kPacks) + threadIdx.x;
   uint4 held[kPacks];
   uint4 bias_held[kPacks];
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const unsigned p = first + k * kFlatThreads;
+    const unsigned p = first + k * kWrappedThreads;
     if (p < packs) {
-      held[k] = x[p];
+      held[k] = load<kOnce>(x + p);
     }
   }
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const unsigned p = first + k * kFlatThreads;
+    const unsigned p = first + k * kWrappedThreads;
     if (p < packs) {
-      bias_held[k] = bias_from(bias, hidden.remainder(p * kLanes), hidden.value);
+      bias_held[k] = bias_from(bias, hidden.remainder(p * kLanes), hidden.value, in_packs);
     }
   }
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const unsigned p = first + k * kFlatThreads;
+    const unsigned p = first + k * kWrappedThreads;
     if (p < packs) {
       out[p] = relu_of_packs<T>(held[k], bias_held[k]);
     }
@@ -231,26 +268,31 @@ struct Call {
   cudaStream_t stream;
 };
 
+bool is_aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % kPackBytes == 0;
+}
+
 // Whole rows of packs, which the bias must be aligned for, or packs that begin anywhere in a row.
-template <typename T, int kPacks>
+template <typename T, int kPacks, bool kOnce>
 void launch_packs(const Call& call, bool whole_rows) {
   constexpr int64_t kLanes = kPackBytes / sizeof(T);
-  constexpr int64_t kBlockPacks = kFlatThreads * kPacks;
   const auto* x = static_cast<const uint4*>(call.x);
   auto* out = static_cast<uint4*>(call.out);
   const auto packs = static_cast<unsigned>(call.count / kLanes);
-  const auto blocks = static_cast<unsigned>((packs + kBlockPacks - 1) / kBlockPacks);
+  const int64_t block_packs = (whole_rows ? kFlatThreads : kWrappedThreads) * kPacks;
+  const auto blocks = static_cast<unsigned>((packs + block_packs - 1) / block_packs);
   if (whole_rows) {
     const auto* bias = static_cast<const uint4*>(call.bias);
     const Divisor packs_a_row(static_cast<unsigned>(call.hidden / kLanes));
-    bias_relu_flat_kernel<T, kPacks>
+    bias_relu_flat_kernel<T, kPacks, kOnce>
         <<<blocks, kFlatThreads, 0, call.stream>>>(x, bias, out, packs, packs_a_row);
   } else {
     const auto* bias = static_cast<const T*>(call.bias);
     const auto rest = static_cast<unsigned>(call.count % kLanes);
     const Divisor hidden(static_cast<unsigned>(call.hidden));
-    bias_relu_wrapped_kernel<T, kPacks>
-        <<<blocks, kFlatThreads, 0, call.stream>>>(x, bias, out, packs, rest, hidden);
+    const unsigned in_packs = is_aligned(bias) ? hidden.value : 0;
+    bias_relu_wrapped_kernel<T, kPacks, kOnce>
+        <<<blocks, kWrappedThreads, 0, call.stream>>>(x, bias, out, packs, rest, in_packs, hidden);
   }
 }
 
@@ -273,10 +315,6 @@ void launch_elements(const Call& call) {
       static_cast<T*>(call.out),
       rows,
       call.hidden);
-}
-
-bool is_aligned(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % kPackBytes == 0;
 }
 
 // How many threads the current device runs at once; 0 if it does not say.
@@ -306,11 +344,11 @@ void launch_fitting(const Call& call) {
   }
   const int64_t at_once = threads_at_once();
   if (packs <= at_once || packs * kPackBytes >= kLargeBytes) {
-    launch_packs<T, 1>(call, whole_rows);
+    launch_packs<T, 1, false>(call, whole_rows);
   } else if (packs <= 2 * at_once) {
-    launch_packs<T, 2>(call, whole_rows);
+    launch_packs<T, 2, false>(call, whole_rows);
   } else {
-    launch_packs<T, kMaxPacks>(call, whole_rows);
+    launch_packs<T, 1, true>(call, whole_rows);
   }
 }
 

@@ -44,15 +44,40 @@ bool launch_rows(const Call& call) {
   return true;
 }
 
+// False where the device has not so much shared memory for a block. The permission to use more than 48 KiB
+// is asked for at each launch: it is each device's own, and to note who gave it would take longer.
+template <typename T, int kThreads, int kUnits, int kRows>
+bool launch_staged(const Call& call) {
+  constexpr int kBytes = kRows * kThreads * kUnits * kPackBytes;
+  const auto kernel = rmsnorm_staged_kernel<T, kThreads, kUnits, kRows>;
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes) != cudaSuccess) {
+    cudaGetLastError();  // another kernel takes the rows, and its launch shall not be blamed for this
+    return false;
+  }
+  const auto blocks = static_cast<unsigned>((call.rows + kRows - 1) / kRows);
+  kernel<<<blocks, kThreads, kBytes, call.stream>>>(
+      static_cast<const uint4*>(call.x),
+      static_cast<const uint4*>(call.weight),
+      static_cast<uint4*>(call.out),
+      static_cast<int>(call.rows),
+      static_cast<float>(call.eps),
+      1.0f / static_cast<float>(call.hidden));
+  return true;
+}
+
 // Launches the form that a row of `packs` units fills exactly; false if there is none.
 //
 // Short rows: a warp each, so that no barrier is needed; two rows a warp and four warps a block. Longer
 // rows: 128 threads, of which more blocks fit on an SM than of 512, so that one block's barrier is
-// hidden behind the others' loads; two rows a block while two fit in the registers. From 1536 units on
-// 128 threads cannot hold a row, and 512 do.
+// hidden behind the others' loads; two rows a block, which share the weight, while two fit in the registers.
 //
 // 512 units, the row of 4096 half-width elements that models are made of, were tried in every form: one
 // unit a thread, two rows behind a barrier, four once rows are many.
+//
+// 640 units are the longest row of which eight fit on an SM in registers, as four blocks of two: a
+// thousand rows then run in one wave. Longer ones wait in shared memory, where again eight fit, or, from
+// 1536 units on, four: threads of two units each, two rows a block. Once rows are many, waves no longer
+// count and registers serve as well: 128 threads, or 512 where those cannot hold a row.
 template <typename T>
 bool launch_exact(const Call& call, int64_t packs) {
   if (call.rows > INT32_MAX / 2) {
@@ -75,17 +100,22 @@ bool launch_exact(const Call& call, int64_t packs) {
     case 512:
       return many ? launch_rows<T, 512, 1, 4>(call) : launch_rows<T, 512, 1, 2, 1, true>(call);
     case 640:
-      return launch_rows<T, 128, 5, 1>(call);
+      return launch_rows<T, 160, 4, 2>(call);
     case 768:
-      return launch_rows<T, 128, 6, 1>(call);
+      return many ? launch_rows<T, 128, 6, 1>(call) : launch_staged<T, 384, 2, 2>(call);
     case 896:
-      return launch_rows<T, 128, 7, 1>(call);
+      return many ? launch_rows<T, 128, 7, 1>(call) : launch_staged<T, 448, 2, 2>(call);
     case 1024:
-      return many ? launch_rows<T, 512, 2, 2>(call) : launch_rows<T, 128, 8, 1>(call);
+      return many ? launch_rows<T, 512, 2, 2>(call) : launch_staged<T, 512, 2, 2>(call);
     case 1536:
-      return launch_rows<T, 512, 3, 1>(call);
+      return many ? launch_rows<T, 512, 3, 1>(call) : launch_staged<T, 768, 2, 2>(call);
     case 2048:
-      return launch_rows<T, 512, 4, 1>(call);
+      return many ? launch_rows<T, 512, 4, 1>(call) : launch_staged<T, 1024, 2, 2>(call);
+    case 4096:
+      if constexpr (std::is_same_v<T, float>) {  // other types widen, which needs registers beyond these
+        return !many && launch_staged<T, 1024, 4, 1>(call);
+      }
+      return false;
     default:
       return false;
   }

@@ -1,10 +1,11 @@
-// A row is read from memory once: it waits in registers, sixteen bytes a unit, while its sum of squares is
-// folded through warp shuffles and one barrier. The norm then costs what a copy of the row costs, which is
-// the floor for this operator.
+// A row is read from memory once: it waits in registers or in shared memory, sixteen bytes a unit, while its
+// sum of squares is folded through warp shuffles and one barrier. The norm then costs what a copy of the row
+// costs, which is the floor for this operator.
 //
-// Three kernels:
+// Four kernels:
 //   rmsnorm_rows_kernel      rows that fill a form of threads and units exactly: nothing is checked, and a
 //                            block takes several rows at once behind one barrier;
+//   rmsnorm_staged_kernel    the same for longer rows, which wait in shared memory;
 //   rmsnorm_held_kernel      any row that a block's registers can hold, one row a block;
 //   rmsnorm_streamed_kernel  longer rows, read twice.
 // The last two also take rows off the 16-byte boundaries, an element at a time.
@@ -86,6 +87,78 @@ __global__ void __launch_bounds__(kThreads* kGroups, blocks_an_sm(kThreads * kUn
         }
         out[int64_t{first + r} * kWidth + t + k * kThreads] =
             scaled<U>(held[r][k], inverse_rms, weight_held[k]);
+      }
+    }
+  }
+}
+
+// As many threads as an SM runs. Rows that wait in shared memory leave so many registers that all of them
+// can be there.
+constexpr int kThreadsAnSm = 2048;
+
+// kRows rows of kThreads * kUnits units a block. Each thread copies its own units to shared memory and reads
+// them from there twice, for the sum and for the result: nobody waits for another's copy, and the loads under
+// way cost no registers, of which longer rows take so many that few blocks fit on an SM and a matrix needs
+// a second wave of them.
+//
+// kRows * kThreads * kUnits units of dynamic shared memory.
+template <typename T, int kThreads, int kUnits, int kRows>
+__global__ void __launch_bounds__(kThreads, kThreadsAnSm / kThreads) rmsnorm_staged_kernel(
+    const uint4* __restrict__ x,
+    const uint4* __restrict__ weight,
+    uint4* __restrict__ out,
+    int rows,
+    float eps,
+    float inverse_hidden) {
+  using U = Packed<T>;
+  constexpr int kWidth = kThreads * kUnits;
+  extern __shared__ uint4 staged[];
+  const int first = blockIdx.x * kRows;
+  const int t = threadIdx.x;
+  const auto exists = [&](int r) { return kRows == 1 || first + r < rows; };
+
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int k = 0; k < kUnits; ++k) {
+      if (exists(r)) {
+        const int at = t + k * kThreads;
+        start_copy_once(staged + r * kWidth + at, x + int64_t{first + r} * kWidth + at);
+      }
+    }
+  }
+  uint4 weight_held[kUnits];
+#pragma unroll
+  for (int k = 0; k < kUnits; ++k) {
+    weight_held[k] = ask_early(weight + t + k * kThreads);
+  }
+  wait_for_copies();
+
+  float squares[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    squares[r] = 0;
+#pragma unroll
+    for (int k = 0; k < kUnits; ++k) {
+      if (exists(r)) {
+        squares[r] += squares_of<U>(staged[r * kWidth + t + k * kThreads]);
+      }
+    }
+  }
+  block_sums<kThreads, kRows>(squares);
+
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const float inverse_rms = rsqrtf(squares[r] * inverse_hidden + eps);
+#pragma unroll
+    for (int k = 0; k < kUnits; ++k) {
+      if (exists(r)) {
+        if constexpr (kRows == 1) {
+          keep_packed(weight_held[k]);
+        }
+        const int at = t + k * kThreads;
+        out[int64_t{first + r} * kWidth + at] =
+            scaled<U>(staged[r * kWidth + at], inverse_rms, weight_held[k]);
       }
     }
   }

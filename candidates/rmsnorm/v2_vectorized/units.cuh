@@ -143,6 +143,27 @@ __device__ __forceinline__ uint4 ask_once(const uint4* at) {
   return *at;
 }
 
+// Starts a copy of a unit of x, read once as with ask_once<true>, to shared memory. It passes no register: a
+// thread may have as many under way as it likes. What it copied itself it may read after wait_for_copies().
+__device__ __forceinline__ void start_copy_once(uint4* to, const uint4* from) {
+#if __CUDA_ARCH__ >= 800
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  const auto shared_address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address),
+               "l"(from),
+               "l"(policy)
+               : "memory");
+#else
+  *to = *from;
+#endif
+}
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 // Loads the weight, which nobody writes meanwhile, and does so here: the compiler would rather move a plain
 // load down to its first use, behind the reduction, where its latency is no longer hidden.
 __device__ __forceinline__ uint4 ask_early(const uint4* at) {
