@@ -133,6 +133,12 @@ def test_a_different_environment_is_explained_where_its_facts_are_known() -> Non
     assert "torch: 2.12.0, was 2.11.0" in got.message
 
 
+def test_another_kind_of_device_is_not_buried_under_all_that_follows_from_it() -> None:
+    other = msgspec.structs.replace(make.environment(machine="Other CPU"), device="cuda", timer_plan="events")
+    got = decide(current(timed(), environment_key="0" * 64, environment=other), BASELINE, POLICY)
+    assert "the environment key differs (device: cuda, was cpu)" in got.message
+
+
 def test_slow_and_incomparable_is_incomparable() -> None:
     got = decide(current(timed(9.0), task_id="x"), BASELINE, POLICY, make.benchmark(timed(9.0)))
     assert got.decision is Decision.INCOMPARABLE

@@ -101,8 +101,9 @@ def _differences(current: CurrentMeasurement, baseline: Baseline) -> list[tuple[
 def _environment_details(now: Environment | None, then: Environment) -> str:
     if now is None:
         return "its facts are in the two environment records"
+    if now.device != then.device:
+        return f"device: {now.device}, was {then.device}"  # driver, timer plan and the rest follow from it
     facts = {
-        "device": (now.device, then.device),
         "CPU": (now.cpu_model, then.cpu_model),
         "GPU": (_gpu_facts(now), _gpu_facts(then)),
         "driver": (now.driver, then.driver),
