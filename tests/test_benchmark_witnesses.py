@@ -95,6 +95,21 @@ def test_kernel_time_within_the_event_pair_is_no_finding(kernel_us: float) -> No
 
 def test_a_kernel_time_that_is_not_a_number_is_a_finding() -> None:
     assert disagreement(series(10.0), witness(float("nan")))
+    for outside_us in (0.0, float("nan")):
+        strange = msgspec.structs.replace(witness(float("nan")), outside_us=outside_us)
+        assert disagreement(series(10.0), strange)
+
+
+def test_an_honest_kernel_of_many_blocks_that_cupti_lengthens_is_not_accused() -> None:
+    """16,384 blocks that spin for 0.7 us: 16.6 us by the pair and by their own stamps, 27.8 us under CUPTI."""
+    lengthened = msgspec.structs.replace(witness(27.8), outside_us=0.0)
+    assert disagreement(series(19.4), lengthened) == ()
+
+
+@pytest.mark.parametrize("outside_us", [0.3, 20.0])
+def test_work_that_the_trace_shows_outside_the_pair_is_a_finding(outside_us: float) -> None:
+    aside = msgspec.structs.replace(witness(1.0), outside_us=outside_us)
+    assert [finding.code for finding in disagreement(series(10.0), aside)] == ["WORK_OUTSIDE_PAIR"]
 
 
 def test_an_outside_clock_beyond_the_claim_contradicts_it() -> None:

@@ -86,3 +86,42 @@ def test_an_unjoined_stream_that_starts_after_the_last_marker_is_the_calls_work(
         activity(3, 9, "aside", stream=13),
     ]
     assert _summarise(trace, 1).samples_us == (9.0,)
+
+
+def test_work_on_another_stream_counts_as_outside_where_no_pair_around_the_call_sees_it() -> None:
+    trace = [
+        activity(0, 30, "fill"),
+        activity(31, 0.6, "at::spin_kernel"),
+        activity(33, 5, "mine"),
+        activity(34, 10, "aside", stream=13),
+        activity(39, 0.6, "at::spin_kernel"),
+        activity(50, 30, "fill"),
+        activity(60, 25, "aside", stream=13),
+        activity(81, 0.6, "at::spin_kernel"),
+        activity(82, 5, "mine"),
+        activity(88, 0.6, "at::spin_kernel"),
+    ]
+    # The first call's work runs on for 4.4 us, the second's begins 21 us early.
+    assert _summarise(trace, 2).outside_us == pytest.approx((4.4 + 21.0) / 2)
+
+
+def test_work_on_another_stream_that_the_call_waits_for_is_not_outside() -> None:
+    trace = [
+        activity(31, 0.6, "at::spin_kernel"),
+        activity(32, 5, "mine"),
+        activity(32.5, 9, "aside", stream=13),
+        activity(42, 0.6, "at::spin_kernel"),
+    ]
+    seen = _summarise(trace, 1)
+    assert seen.outside_us == 0.0
+    assert seen.kernel_us == pytest.approx(9.5)
+
+
+def test_work_left_outside_in_every_third_call_is_not_lost_in_a_median() -> None:
+    trace = []
+    for call in range(9):
+        start = 100.0 * call
+        trace += [activity(start, 0.6, "at::spin_kernel"), activity(start + 3, 0.6, "at::spin_kernel")]
+        if call % 3 == 0:
+            trace.append(activity(start + 1, 42.6, "aside", stream=13))
+    assert _summarise(sorted(trace, key=lambda one: one.start_ns), 9).outside_us == pytest.approx(40.0 / 3)

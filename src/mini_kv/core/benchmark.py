@@ -51,12 +51,15 @@ class KernelWitness(Record, frozen=True, kw_only=True):
     """Device-side times by CUPTI: per traced call the union of all its activities, on any stream.
 
     ``marker_us`` is an empty kernel's own device time, the part of the event floor that is kernel.
+    ``outside_us`` is the work that no event pair around the call could see, microseconds a call: on another
+    stream, and before the call began on its own or after it had ended there. ``None`` in older evidence.
     """
 
     kernel_us: float
     samples_us: tuple[float, ...]
     marker_us: float
     kernels: tuple[KernelSeen, ...]
+    outside_us: float | None = None
 
 
 class Telemetry(Record, frozen=True, kw_only=True):
