@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -177,6 +178,17 @@ def test_a_file_system_without_locks_still_gives_folders(
         assert os.listdir(folder) == []
         assert sweep_scratch() == 0
     assert os.listdir(place) == []
+
+
+def test_calibration_and_the_study_made_folders_that_no_sweep_found() -> None:
+    project = Path(__file__).resolve().parent.parent
+    making = {
+        path.relative_to(project).as_posix()
+        for top in ("src", "scripts")
+        for path in (project / top).rglob("*.py")
+        if re.search(r"\bmkdtemp\(", path.read_text())
+    }
+    assert making == {"src/mini_kv/system/scratch.py"}, "all others take a scratch_folder()"
 
 
 def test_a_later_run_sweeps_and_leaves_nothing_itself(place: Path, fake_project: FakeProject) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from mini_kv.core.tensors import Argument, ScalarArg, TensorSpec
 from mini_kv.system.crew import CandidateSeat
 from mini_kv.system.gpu import read_gpus
 from mini_kv.system.processes import adopt_orphans
+from mini_kv.system.scratch import scratch_folder
 from mini_kv.system.toolchain import find_toolchain
 from mini_kv.system.workers import Answer, Nursery
 from study.records import CPU_KERNELS, KERNELS, Cell, Kernel, chosen_kernels
@@ -82,13 +81,12 @@ def open_bench(root: Path, device: DeviceKind, names: Sequence[str] = ()) -> Ite
         dispatcher=manifest.manifest.dispatcher,
         schema=manifest.manifest.schema,
     )
-    scratch = Path(tempfile.mkdtemp(prefix="mini-kv-study-"))
-    nursery = Nursery(scratch, (str(root / "src"), *(entry for entry in sys.path if entry)))
-    try:
-        yield Bench(device=device, kernels=kernels, chosen=chosen, load=load, nursery=nursery)
-    finally:
-        nursery.close()
-        shutil.rmtree(scratch, ignore_errors=True)
+    with scratch_folder("study-") as scratch:
+        nursery = Nursery(scratch, (str(root / "src"), *(entry for entry in sys.path if entry)))
+        try:
+            yield Bench(device=device, kernels=kernels, chosen=chosen, load=load, nursery=nursery)
+        finally:
+            nursery.close()
 
 
 class Subject:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,6 +26,7 @@ from mini_kv.system.gpu import GpuReport, read_gpus
 from mini_kv.system.paths import find_project_root
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.sandbox.cage import build_cage
+from mini_kv.system.scratch import scratch_folder
 from mini_kv.system.toolchain import find_toolchain
 from mini_kv.system.workers import Answer, Nursery
 
@@ -179,9 +178,7 @@ def _rig(request: CalibrateRequest, progress: Progress) -> Iterator[_Rig]:
     device = resolve_device(request.device, gpus, toolchain)
     cage = build_cage(device, import_path(root), (root,))
     with ExitStack() as stack:
-        scratch = Path(tempfile.mkdtemp(prefix="mini-kv-"))
-        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        nursery = Nursery(scratch, import_path(root), cage)
+        nursery = Nursery(stack.enter_context(scratch_folder()), import_path(root), cage)
         stack.callback(nursery.close)
         # One more than asked for: the pilot's own times are not among those that are judged.
         hello = p.Hello(device=device, threads=1)
