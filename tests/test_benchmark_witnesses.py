@@ -101,7 +101,7 @@ def test_a_kernel_time_that_is_not_a_number_is_a_finding() -> None:
 
 
 def test_an_honest_kernel_of_many_blocks_that_cupti_lengthens_is_not_accused() -> None:
-    """16,384 blocks that spin for 0.7 us: 16.6 us by the pair and by their own stamps, 27.8 us under CUPTI."""
+    """16,384 blocks that spin for 0.7 us: 16.6 us by the pair and by their stamps, 27.8 us under CUPTI."""
     lengthened = msgspec.structs.replace(witness(27.8), outside_us=0.0)
     assert disagreement(series(19.4), lengthened) == ()
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_kv.calibration import CalibrateRequest, calibrate
-from mini_kv.calibration.judging import RATIO_LENGTHS_US, judge, lengths_of, line
+from mini_kv.calibration.judging import RATIO_LENGTHS_US, judge, judge_wide, lengths_of, line
 from mini_kv.calibration.running import LENGTHS_US, exit_code
 from mini_kv.cli import main as cli
 from mini_kv.cli.calibrate import as_text
-from mini_kv.core.calibration import Calibration, CalibrationBar, SpinRatio, SpinReading
+from mini_kv.core.calibration import (
+    Calibration,
+    CalibrationBar,
+    SpinRatio,
+    SpinReading,
+    WideReading,
+)
 from mini_kv.core.progress import silent
 from mini_kv.core.record import from_json, to_json
 
@@ -89,6 +96,45 @@ def test_the_line_through_a_line_is_that_line(slope: float, intercept: float) ->
 def test_one_length_makes_no_line() -> None:
     with pytest.raises(ValueError, match="two different lengths"):
         line([(2.0, 2.0), (2.0, 2.1)])
+
+
+def wide(net_us: float = 16.4, witness_us: float = 27.6) -> list[WideReading]:
+    return [
+        WideReading(
+            process=process,
+            work=work,  # type: ignore[arg-type]
+            blocks=blocks,
+            stamped_us=15.8,
+            net_us=net_us,
+            witness_us=witness_us,
+            witness_stamped_us=27.0,
+        )
+        for process in range(5)
+        for work in ("spin", "copy")
+        for blocks in (1, 16384)
+    ]
+
+
+def failed_wide(read: list[WideReading]) -> set[str]:
+    return {bar.name for bar in judge_wide(read, 16384, launch_us=0.6) if not bar.passed}
+
+
+def test_each_witness_of_a_wide_kernel_is_held_against_the_stamps_of_the_calls_it_saw() -> None:
+    """CUPTI lengthens kernels of many blocks: 27.6 us are true of its calls, 16.4 us of the timed ones."""
+    assert failed_wide(wide()) == set()
+    assert failed_wide(wide(net_us=27.6)) == {"net_spin_16384_blocks", "net_copy_16384_blocks"}
+    assert failed_wide(wide(witness_us=16.4)) == {"cupti_spin_16384_blocks", "cupti_copy_16384_blocks"}
+
+
+def test_wide_kernels_that_were_not_measured_have_not_passed() -> None:
+    assert len(failed_wide([])) == 4
+    assert len(failed_wide([one for one in wide() if one.blocks == 1])) == 4
+    assert len(failed_wide([one for one in wide() if one.work == "spin"])) == 2
+
+
+def test_the_text_shows_wide_kernels_beside_their_stamps() -> None:
+    text = as_text(msgspec.structs.replace(record("cuda", True), wide=tuple(wide())))
+    assert "16384 copy      15.800    16.400      27.000    27.600" in text
 
 
 def record(device: str, passed: bool) -> Calibration:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 from honest import tables as honest
 from honest.records import load_runs
+from mini_kv.calibration.judging import WITNESS_SLACK_FRACTION, WITNESS_SLACK_US
 from mini_kv.core.calibration import Calibration
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.record import from_json
+from mini_kv.core.statistics import median
+from page_evidence import last_benchmarks
 from study import tables
 from study.records import StudyError
 from study.summary import Summary
@@ -25,6 +28,7 @@ HONEST = {
     "honest_busy_cpu": Path("evidence/cpu/honest_runs_busy.json"),
 }
 NOT_MEASURED = "Not yet measured."
+OWN_CARDS = ("vector_add", "fused_bias_relu", "rmsnorm")
 
 _BLOCK = re.compile(
     r"(?P<open><!-- measured: (?P<name>[a-z_]+) -->\n).*?(?P<close>\n<!-- end of measured -->)", re.DOTALL
@@ -108,6 +112,47 @@ def _calibration(root: Path) -> str:
     return f"{intro}\n\n{lengths}\n\n{bars}"
 
 
+def _wide(root: Path) -> str:
+    path = root / CALIBRATION
+    found = from_json(path.read_bytes(), Calibration) if path.is_file() else None
+    if found is None or not found.wide:
+        return NOT_MEASURED
+
+    def row(work: str, blocks: int) -> tuple[str, ...]:
+        own = [one for one in found.wide if (one.work, one.blocks) == (work, blocks)]
+        timed, net = median([one.stamped_us for one in own]), median([one.net_us for one in own])
+        watched = median([one.witness_stamped_us for one in own])
+        cupti = median([one.witness_us for one in own])
+        numbers = (timed, net, net - timed, watched, cupti, cupti - watched)
+        return (f"{work}, {blocks}", *(f"{number:.2f}" for number in numbers))
+
+    head = ("kernel, blocks", "stamps, timed", "net", "net less stamps")
+    return tables.table(
+        (*head, "stamps, under CUPTI", "CUPTI", "CUPTI less stamps"),
+        [row(*key) for key in dict.fromkeys((one.work, one.blocks) for one in found.wide)],
+    )
+
+
+def _witnesses(root: Path) -> str:
+    rows: list[tuple[str, ...]] = []
+    within = 0
+    for (task, candidate), benchmark in sorted(last_benchmarks(root).items()):
+        if task not in OWN_CARDS:
+            continue
+        for case in benchmark["cases"]:
+            net_us, cupti_us = case["candidate"]["net_p50_us"], case["candidate_kernel"]["kernel_us"]
+            agree = abs(net_us - cupti_us) <= max(WITNESS_SLACK_US, WITNESS_SLACK_FRACTION * cupti_us)
+            within += agree
+            numbers = (f"{net_us:.2f}", f"{cupti_us:.2f}", f"{net_us - cupti_us:+.2f}")
+            rows.append((f"`{candidate}`", case["case_id"], *numbers, "yes" if agree else "**no**"))
+    if not rows:
+        return NOT_MEASURED
+    limit = f"{WITNESS_SLACK_US:g} us or {WITNESS_SLACK_FRACTION:.0%}"
+    intro = f"Net P50 and CUPTI lie within {limit} of each other in {within} of {len(rows)} cases."
+    head = ("candidate", "case", "net, us", "CUPTI, us", "net less CUPTI", "within")
+    return f"{intro}\n\n{tables.table(head, rows)}"
+
+
 def _honest(name: str) -> Callable[[Path], str]:
     def render(root: Path) -> str:
         path = root / HONEST[name]
@@ -118,6 +163,8 @@ def _honest(name: str) -> Callable[[Path], str]:
 
 BLOCKS: dict[str, Callable[[Path], str]] = {
     "calibration": _calibration,
+    "calibration_wide": _wide,
+    "witnesses": _witnesses,
     **{name: _honest(name) for name in HONEST},
     "gate_bars": _study(tables.bars),
     "gate_design": _study(tables.design),

@@ -105,8 +105,8 @@ def disagreement(series: Series, witness: KernelWitness) -> tuple[Finding, ...]:
         return (
             Finding(
                 code="WORK_OUTSIDE_PAIR",
-                message=f"the device worked {witness.kernel_us:.2f} us a call (CUPTI), {outside_us:.2f} us of "
-                f"it outside what was timed; the pair saw {series.net_p50_us:.2f} us",
+                message=f"the device worked {witness.kernel_us:.2f} us a call (CUPTI), {outside_us:.2f} us "
+                f"of it outside what was timed; the pair saw {series.net_p50_us:.2f} us",
             ),
         )
     return ()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Literal
 
-from mini_kv.core.calibration import CalibrationBar, CalibrationLength, SpinRatio, SpinReading
+from mini_kv.core.calibration import CalibrationBar, CalibrationLength, SpinRatio, SpinReading, WideReading
 from mini_kv.core.statistics import mean, median, std
 
 # The timer's tick (32 ns) and the event pair's own scatter stand against 0.25 us; 3 % is the quality
@@ -66,6 +68,42 @@ def judge(
     )
     bars += [_ratio_bar(nominal_us, ratios) for nominal_us in RATIO_LENGTHS_US]
     return tuple(bars)
+
+
+def judge_wide(wide: Sequence[WideReading], blocks: int, launch_us: float) -> tuple[CalibrationBar, ...]:
+    """Hold both witnesses of kernels of ``blocks`` blocks against the stamps of the very calls they saw.
+
+    ``launch_us`` is what a launch adds to a kernel's own stamps. Without readings nothing has passed.
+    """
+    works: tuple[Literal["spin", "copy"], ...] = ("spin", "copy")
+    return tuple(
+        bar
+        for work in works
+        for bar in _wide_bars(
+            work, [one for one in wide if one.work == work and one.blocks == blocks], blocks, launch_us
+        )
+    )
+
+
+def _wide_bars(
+    work: str, own: Sequence[WideReading], blocks: int, launch_us: float
+) -> tuple[CalibrationBar, CalibrationBar]:
+    def bar(name: str, witness: str, pairs: Sequence[tuple[float, float]]) -> CalibrationBar:
+        read_us = median([read for read, _ in pairs]) if pairs else math.nan
+        true_us = median([stamped for _, stamped in pairs]) + launch_us if pairs else math.nan
+        slack_us = max(WITNESS_SLACK_US, WITNESS_SLACK_FRACTION * true_us)
+        return CalibrationBar(
+            name=f"{name}_{work}_{blocks}_blocks",
+            demand=f"{witness} of a {work} of {blocks} blocks within {slack_us:.2f} us of those calls' own "
+            "stamps and a launch",
+            found=f"{read_us:.3f} us against {true_us:.3f} us ({read_us - true_us:+.3f} us)",
+            passed=abs(read_us - true_us) <= slack_us,
+        )
+
+    return (
+        bar("net", "net P50", [(one.net_us, one.stamped_us) for one in own]),
+        bar("cupti", "CUPTI's kernel time", [(one.witness_us, one.witness_stamped_us) for one in own]),
+    )
 
 
 def _witness_bar(one: CalibrationLength) -> CalibrationBar:

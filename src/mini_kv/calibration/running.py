@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mini_kv import benchmark, compiler
-from mini_kv.calibration.judging import LONGER, RATIO_LENGTHS_US, judge, lengths_of, line
+from mini_kv.calibration.judging import LONGER, RATIO_LENGTHS_US, judge, judge_wide, lengths_of, line
 from mini_kv.calibration.spinning import LONG_US, Spinner, Spun, WideKernel
 from mini_kv.core import protocol as p
 from mini_kv.core.calibration import Calibration, SpinRatio, SpinReading, WideReading
@@ -36,7 +36,10 @@ ITERATIONS = 100
 LONG_ITERATIONS = 30
 # Batches of a spin and of its longer twin, in turn, by least length: a batch's P50 scatters by some 20 ns,
 # which is 1 % of 2 us and a tenth of what is asked for at 20 us.
-BATCHES_IN_TURN = ((200.0, 2), (20.0, 4), (0.0, 8))
+BATCHES_IN_TURN = ((200.0, 2), (20.0, 4), (0.0, 16))
+# Rounds of both before these. A process's first batches read up to 0.2 us less, and from then on every second
+# one 75 ns more: orders that are balanced between the two lengths are so only after that.
+SETTLING_ROUNDS = 4
 # Blocks of a spin as wide as an elementwise kernel: one, one a multiprocessor, a full device, many waves.
 # Each block spins for so long that 16 waves take about 15 us, as the elementwise kernels of 4M elements do.
 WIDE_BLOCKS = (1, 132, 1056, 4224, 16384)
@@ -138,6 +141,8 @@ def _record(
     lengths = lengths_of(readings)
     slope, intercept_us = line([(one.true_us, one.net_us) for one in lengths])
     bars = judge(lengths, ratios, slope)
+    if rig.device == "cuda":
+        bars += judge_wide(wide, WIDE_BLOCKS[-1], scale.overhead_us)
     return Calibration(
         schema_version=SCHEMA_VERSION,
         device=rig.device,
@@ -276,7 +281,9 @@ def _process(
             continue
         batches = next(number for least_us, number in BATCHES_IN_TURN if nominal_us >= least_us)
         amounts = (scale.amount(nominal_us), scale.amount(LONGER * nominal_us))
-        plain[nominal_us], longer[nominal_us] = spinner.spin_in_turn(amounts, iterations, batches)
+        plain[nominal_us], longer[nominal_us] = spinner.spin_in_turn(
+            amounts, iterations, batches, SETTLING_ROUNDS
+        )
     kernels = _wide_kernels(scale) if rig.device == "cuda" else ()
     timed_wide = spinner.time_wide(kernels, ITERATIONS, WIDE_BATCHES)
     # CUPTI comes after the last sample: once attached it stays, and may slow what is launched.

@@ -123,10 +123,13 @@ class Spinner:
         """Time spins of ``amount`` (cycles; nanoseconds on the CPU) in :data:`BATCHES` batches."""
         return self.spin_in_turn((amount,), iterations, BATCHES)[0]
 
-    def spin_in_turn(self, amounts: Sequence[int], iterations: int, batches: int) -> tuple[Spun, ...]:
+    def spin_in_turn(
+        self, amounts: Sequence[int], iterations: int, batches: int, settling: int = 0
+    ) -> tuple[Spun, ...]:
         """Time spins of several lengths in turn, the order reversed from round to round.
 
-        What drifts within the process, its floor among it, then hits all of them alike.
+        What drifts within the process, its floor among it, then hits all of them alike. Of the rounds, the
+        first ``settling`` are not counted.
         """
         cases = [self.prepare(amount) for amount in amounts]
 
@@ -134,7 +137,7 @@ class Spinner:
             rows = _rows(self._stamps(cases[number], batch.kept[-1]))
             return rows[-min(LOGGED_CALLS, iterations) :]
 
-        return self._in_turn(cases, iterations, batches, stamped)
+        return self._in_turn(cases, iterations, batches, stamped, settling)
 
     def _in_turn(
         self,
@@ -142,13 +145,16 @@ class Spinner:
         iterations: int,
         batches: int,
         stamped: Callable[[int, p.Timed], list[_Row]],
+        settling: int = 0,
     ) -> tuple[Spun, ...]:
         timed: list[list[p.Timed]] = [[] for _ in cases]
         stamps: list[list[_Row]] = [[] for _ in cases]
         turn = list(range(len(cases)))
-        for _ in range(batches):
+        for number in range(settling + batches):
             for one in turn:
                 batch = self._batch(cases[one], iterations, timed[one])
+                if number < settling:
+                    continue
                 timed[one].append(batch)
                 stamps[one] += stamped(one, batch)
             turn.reverse()

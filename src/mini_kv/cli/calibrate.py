@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mini_kv.cli.numbers import whole_number
 from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.statistics import median
 
 if TYPE_CHECKING:
     from mini_kv.core.calibration import Calibration
@@ -89,12 +90,29 @@ def as_text(found: Calibration) -> str:
         lines.append(
             f"the longest spin by the judge's own clock, over graph replays: {found.outside_us:.2f} us"
         )
+    lines += _wide_lines(found)
     lines.append("")
     lines += [f"{'PASS' if bar.passed else 'FAIL'}  {bar.demand}: {bar.found}" for bar in found.bars]
     verdict = "The timer keeps every demand." if found.passed else "The timer misses a demand."
     if not found.passed and found.device == "cpu":
         verdict += " On a CPU that is a warning: its times do not count."
     return "\n".join([*lines, "", verdict]) + "\n"
+
+
+def _wide_lines(found: Calibration) -> list[str]:
+    if not found.wide:
+        return []
+    lines = ["", f"{'':>13}  {'timed calls':>20}  {'calls CUPTI watched':>20}"]
+    lines.append(f"{'blocks':>13}  {'stamps':>10}{'net':>10}  {'stamps':>10}{'CUPTI':>10}")
+    for work, blocks in dict.fromkeys((one.work, one.blocks) for one in found.wide):
+        own = [one for one in found.wide if (one.work, one.blocks) == (work, blocks)]
+        timed = f"{median([one.stamped_us for one in own]):10.3f}{median([one.net_us for one in own]):10.3f}"
+        watched = (
+            f"{median([one.witness_stamped_us for one in own]):10.3f}"
+            f"{median([one.witness_us for one in own]):10.3f}"
+        )
+        lines.append(f"{blocks:>8} {work}  {timed}  {watched}")
+    return lines
 
 
 def plot(found: Calibration, path: Path) -> None:
