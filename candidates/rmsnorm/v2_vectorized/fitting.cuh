@@ -49,13 +49,15 @@ bool launch_rows(const Call& call) {
 template <typename T, int kThreads, int kUnits, int kRows>
 bool launch_staged(const Call& call) {
   constexpr int kBytes = kRows * kThreads * kUnits * kPackBytes;
-  const auto kernel = rmsnorm_staged_kernel<T, kThreads, kUnits, kRows>;
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes) != cudaSuccess) {
+  if (cudaFuncSetAttribute(
+          rmsnorm_staged_kernel<T, kThreads, kUnits, kRows>,
+          cudaFuncAttributeMaxDynamicSharedMemorySize,
+          kBytes) != cudaSuccess) {
     cudaGetLastError();  // another kernel takes the rows, and its launch shall not be blamed for this
     return false;
   }
   const auto blocks = static_cast<unsigned>((call.rows + kRows - 1) / kRows);
-  kernel<<<blocks, kThreads, kBytes, call.stream>>>(
+  rmsnorm_staged_kernel<T, kThreads, kUnits, kRows><<<blocks, kThreads, kBytes, call.stream>>>(
       static_cast<const uint4*>(call.x),
       static_cast<const uint4*>(call.weight),
       static_cast<uint4*>(call.out),

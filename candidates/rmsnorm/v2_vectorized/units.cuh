@@ -167,11 +167,15 @@ __device__ __forceinline__ void wait_for_copies() {
 // Loads the weight, which nobody writes meanwhile, and does so here: the compiler would rather move a plain
 // load down to its first use, behind the reduction, where its latency is no longer hidden.
 __device__ __forceinline__ uint4 ask_early(const uint4* at) {
+#ifdef __CUDA_ARCH__
   uint4 bits;
   asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
                : "l"(at));
   return bits;
+#else
+  return *at;
+#endif
 }
 template <typename Bits>
 __device__ __forceinline__ Bits ask_early(const Bits* at) {
