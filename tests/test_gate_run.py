@@ -10,17 +10,22 @@ import pytest
 
 from fake_project import FakeProject, fake_project
 from mini_kv import compiler
+from mini_kv.artifacts import load_baseline
 from mini_kv.compiler import BuildRequest
 from mini_kv.core.build import Build
-from mini_kv.core.errors import ExitCode
+from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.pairs import PairSet
-from mini_kv.core.record import from_json
+from mini_kv.core.record import from_json, to_json
 from mini_kv.core.regression import Decision
 from mini_kv.core.results import Status
 from mini_kv.regression import Policy
+from mini_kv.run.rerun import require_sound_sources
 from test_pipeline import SLOWER, WRONG, assert_archived, axis, baseline_of, codes
 
 __all__ = ["fake_project"]
+
+BASELINES = Path(__file__).resolve().parent.parent / "baselines"
 
 # The candidate's own library, not the one rebuilt from the baseline's sources; slower by what is given.
 NEW_CODE = "state['new'] = 'rebuilt' not in request.library"
@@ -164,3 +169,59 @@ def test_a_doubt_takes_a_second_and_larger_set_of_pairs(fake_project: FakeProjec
     assert verdict.regression is not None
     assert all(case.paired is not None and case.paired.pairs == 8 for case in verdict.regression.cases)
     assert verdict.regression.decision is Decision.FAIL
+
+
+def forged(baseline: Path, part: str, change: dict[str, Any]) -> Path:
+    """Change the manifest or the sources of a baseline, and every hash that would tell."""
+    parts = msgspec.json.decode(baseline.read_bytes())
+    parts[part] |= change
+    files = {file["path"]: file for file in parts["attempt"]["files"]}
+    files["candidate_manifest.json"]["sha256"] = sha256_bytes(to_json(parts["candidate_manifest"]))
+    for name, text in parts["sources"].items():
+        parts["sources_sha256"][name] = sha256_bytes(text.encode())
+        files.setdefault(f"sources/{name}", {"path": f"sources/{name}", "size_bytes": len(text.encode())})
+        files[f"sources/{name}"]["sha256"] = parts["sources_sha256"][name]
+    parts["attempt"]["files"] = list(files.values())
+    parts["attempt_sha256"] = sha256_bytes(to_json(parts["attempt"]))
+    baseline.write_bytes(to_json(parts))
+    return baseline
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        ("candidate_manifest", {"cxx_flags": ["-O2", "-fplugin=evil.so"]}, "the flag '-fplugin=evil.so'"),
+        ("candidate_manifest", {"cuda_flags": ["-ccbin=evil"]}, "the flag '-ccbin=evil'"),
+        ("candidate_manifest", {"sources": ["op.cpp", "absent.cu"]}, "sources[1]"),
+        ("candidate_manifest", {"sources": ["op.cpp", "sub/../../other.cu"]}, "sources[1]"),
+        ("candidate_manifest", {"dispatcher": "aten::double"}, "which is PyTorch's"),
+        ("candidate_manifest", {"schema_version": "2.0.0"}, "another major version"),
+        ("sources", {"../../outside.h": "//"}, "a source named '../../outside.h'"),
+        ("sources", {"op.cpp/inner.h": "//"}, "a source named 'op.cpp/inner.h'"),
+        ("sources", {"a\x00b.h": "//"}, "a source named 'a\\x00b.h'"),
+    ],
+)
+def test_a_baselines_manifest_passed_by_the_list_of_allowed_flags(
+    fake_project: FakeProject, part: str, change: dict[str, Any], said: str
+) -> None:
+    """Whole hashes say only that a file's parts belong together, not that a compiler may be given them."""
+    baseline = forged(baseline_of(fake_project), part, change)
+    fake_project.events.clear()
+    with pytest.raises(ConfigurationError) as refused:
+        fake_project.verify(baseline=baseline)
+    assert refused.value.exit_code == ExitCode.CONFIGURATION
+    assert refused.value.code in ("BASELINE_MANIFEST", "BASELINE_SOURCES", "BASELINE_INVALID")
+    assert said in refused.value.message and "\n" not in refused.value.message
+    assert fake_project.events == [], "nothing was built"
+
+
+def test_a_forgery_that_breaks_no_rule_is_rebuilt(fake_project: FakeProject) -> None:
+    baseline = forged(baseline_of(fake_project), "candidate_manifest", {"cxx_flags": ["-O1"]})
+    verdict = fake_project.verify(slower_by(1.2), baseline=baseline, pairs=3)
+    assert verdict.attempt.exit_code == ExitCode.REGRESSION
+    assert "BASELINE_NOT_REBUILT" not in codes(verdict)
+
+
+@pytest.mark.parametrize("path", sorted(BASELINES.glob("*.json")), ids=lambda path: path.stem)
+def test_the_committed_baselines_obey_the_rules_of_a_manifest(path: Path) -> None:
+    require_sound_sources(load_baseline(path), path.name)

@@ -42,6 +42,7 @@ from mini_kv.run.gate import (
     times_beside_imports,
     warn_of_incomparable,
 )
+from mini_kv.run.rerun import require_sound_sources
 from mini_kv.system.files import sha256_file
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.sandbox.kernel import guard_memory
@@ -130,6 +131,7 @@ def _baseline(request: VerifyRequest, inputs: RunInputs, progress: Progress) -> 
     if request.baseline is None:
         return None
     baseline, name = artifacts.load_baseline(request.baseline), str(request.baseline)
+    require_sound_sources(baseline, name)
     warn_of_incomparable(inputs, baseline, name, required=request.require_comparable, progress=progress)
     return baseline
 

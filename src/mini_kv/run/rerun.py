@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from mini_kv import task_card
 from mini_kv.core.attempt import Baseline
 from mini_kv.core.build import Build
-from mini_kv.core.canonical import canonical_sha256
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.progress import Progress
 from mini_kv.core.results import Finding, Status
 from mini_kv.run.inputs import RunInputs
 from mini_kv.run.stages import build_candidate
 from mini_kv.system.scratch import scratch_folder
+
+
+def require_sound_sources(baseline: Baseline, name: str) -> None:
+    """Refuse a baseline whose manifest or sources would be refused in a candidate's folder.
+
+    ``name`` is of the baseline's file. Raises :class:`ConfigurationError`; nothing is built.
+    """
+    with scratch_folder("baseline-") as scratch:
+        try:
+            _unpacked(baseline, scratch)
+        except ConfigurationError as error:
+            raise ConfigurationError(error.code, f"{name} is refused: {error.message}.") from error
 
 
 @contextmanager
@@ -29,13 +40,11 @@ def rebuilt_baseline(
     The sources lie in a folder of their own while this lasts.
     """
     with scratch_folder("baseline-") as scratch:
-        folder = scratch / "sources"
-        rebuilt = replace(inputs, manifest=_manifest(baseline, folder))
         try:
-            _write(baseline, folder)
+            rebuilt = replace(inputs, manifest=_unpacked(baseline, scratch))
             build = build_candidate(rebuilt, progress)
         except ConfigurationError as error:
-            yield rebuilt, None, _missing(error.message)
+            yield inputs, None, _missing(error.message)
             return
         if build.status is not Status.PASS:
             yield rebuilt, None, _missing(f"{build.code}: {build.message or build.first_error or ''}")
@@ -43,26 +52,8 @@ def rebuilt_baseline(
         yield rebuilt, build, None
 
 
-def _manifest(baseline: Baseline, folder: Path) -> task_card.LoadedManifest:
-    manifest = baseline.candidate_manifest
-    return task_card.LoadedManifest(
-        manifest=manifest,
-        folder=folder.as_posix(),
-        path=(folder / "candidate.yaml").as_posix(),
-        sha256=canonical_sha256(manifest),
-    )
-
-
-def _write(baseline: Baseline, folder: Path) -> None:
-    folder.mkdir()
-    for name, text in baseline.sources.items():
-        path = PurePosixPath(name)
-        # The names are part of a file that someone else may have made.
-        if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise ConfigurationError("BASELINE_SOURCES", f"the baseline holds a source named '{name}'")
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(text.encode())
+def _unpacked(baseline: Baseline, scratch: Path) -> task_card.LoadedManifest:
+    return task_card.unpack_candidate(baseline.candidate_manifest, baseline.sources, scratch / "sources")
 
 
 def _missing(why: str) -> Finding:

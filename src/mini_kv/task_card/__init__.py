@@ -1,6 +1,7 @@
 """YAML -> TaskCard and CandidateManifest: strict, every error at once, with file and line."""
 
 from mini_kv.system.paths import find_project_root
+from mini_kv.task_card.embedded import unpack_candidate
 from mini_kv.task_card.loading import (
     MANIFEST_FILE,
     LoadedCard,
@@ -18,4 +19,5 @@ __all__ = [
     "find_project_root",
     "load_manifest",
     "load_task_card",
+    "unpack_candidate",
 ]
