@@ -7,8 +7,8 @@ its result lie decides more of its time than how it is written, so both move ove
 same for all kernels. The first process checks and times every variant, the others the best ones. A variant
 that crashes or hangs the first process is left out with all of its kind, and the process starts again.
 
-    python focus.py OUT_DIR [--grid wide]            build and run
-    python focus.py OUT_DIR [--grid wide] --dry-run  build a sample, load it, run the bookkeeping on the CPU
+    python focus.py OUT_DIR [--grid NAME]            build and run
+    python focus.py OUT_DIR [--grid NAME] --dry-run  build a sample, load it, run the bookkeeping on the CPU
 """
 
 from __future__ import annotations

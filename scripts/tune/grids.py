@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from build import ALL_SHIPPED
 from focus_grid import focused
+from replaced_grid import BESIDE_COMPILED, replaced
+from replaced_grid import SHAPES as REPLACED_SHAPES
 from variants import Variant
 from wide_grid import SHAPES as WIDE_SHAPES
 from wide_grid import wide
@@ -53,6 +55,14 @@ GRIDS = {
         shipped=("rmsnorm_v2", "bias_v1", "add_v1"),
         places=16,
         shown=10,
+    ),
+    "replaced": Grid(
+        variants=replaced,
+        shapes=REPLACED_SHAPES,
+        compiled=BESIDE_COMPILED,
+        shipped=("rmsnorm_v2", "bias_v1"),
+        places=16,
+        shown=8,
     ),
 }
 
