@@ -657,6 +657,10 @@ def test_wrong_results_come_before_a_baseline_that_cannot_be_compared(fake_proje
     wrong = {"candidate/run_case/core_4": WRONG}
     verdict = fake_project.verify(wrong, baseline=baseline, require_comparable=True)
     assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
+    assert axis(fake_project.verify(wrong, baseline=baseline), "regression") == (
+        Status.UNVERIFIED,
+        "NOT_COMPARED",
+    )
 
 
 def test_a_baseline_that_was_changed_by_hand_is_refused(fake_project: FakeProject) -> None:

@@ -123,8 +123,9 @@ def axes(
     gate: Regression | None = None,
     *,
     skipped: bool = False,
+    **more: bool,
 ) -> tuple[Axis, ...]:
-    return axes_of(build, fault, found, timed, gate, skipped)
+    return axes_of(build, fault, found, timed, gate, skipped, **more)
 
 
 def axis(name: str, *arguments: Any, **named: Any) -> Axis:
@@ -261,6 +262,27 @@ def test_unstable_times_are_5_where_times_count_and_a_warning_elsewhere() -> Non
 def test_every_decision_of_the_gate_has_its_status(decision: Decision, status: Status, code: int) -> None:
     assert axis("regression", gate=regression(decision)).status is status
     assert code_of(gate=regression(decision)) == code
+
+
+UNCOMPARED: tuple[tuple[tuple[Any, ...], str], ...] = (
+    ((None, None, None, None), "the candidate was not built"),
+    ((BUILD, FAULT, None, None), "the candidate was not loaded"),
+    ((BUILD, None, None, None), "correctness was not judged"),
+    ((BUILD, None, msgspec.structs.replace(SOUND, status=Status.FAIL), None), "correctness failed"),
+    ((BUILD, None, msgspec.structs.replace(SOUND, status=Status.INVALID), TIMED), "correctness failed"),
+    ((BUILD, None, SOUND, None), "nothing was timed"),
+    ((BUILD, None, SOUND, TIMED), "the comparison did not end"),
+)
+
+
+@pytest.mark.parametrize(("stages", "why"), UNCOMPARED)
+def test_a_baseline_that_was_not_reached_was_called_no_baseline(stages: tuple[Any, ...], why: str) -> None:
+    message = f"not compared with the baseline: {why}"
+    given = axis("regression", *stages, baseline_given=True)
+    assert (given.status, given.code, given.message) == (Status.UNVERIFIED, "NOT_COMPARED", message)
+    required = axis("regression", *stages, baseline_given=True, require_comparable=True)
+    assert (required.status, required.code) == (Status.FAIL, "NOT_COMPARED")
+    assert axis("regression", *stages).code == "NO_BASELINE"
 
 
 def test_the_gate_s_policy_is_the_one_that_is_documented() -> None:

@@ -278,6 +278,7 @@ def _attempt(
         evidence.benchmark,
         evidence.regression,
         request.skip_benchmark,
+        baseline_given=request.baseline is not None,
         require_comparable=request.require_comparable,
         caught=caught_in_pairs((evidence.pairs, evidence.more_pairs), CANDIDATE),
     )

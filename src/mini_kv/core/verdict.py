@@ -52,21 +52,24 @@ def axes_of(
     regression: Regression | None,
     benchmark_skipped: bool,
     *,
+    baseline_given: bool = False,
     require_comparable: bool = False,
     caught: Sequence[PairLoss] = (),
 ) -> tuple[Axis, ...]:
     """Return one axis a question, each for itself; a stage that left no record is UNVERIFIED.
 
-    With ``require_comparable`` a regression gate that could not or would not judge has failed. ``caught`` is
-    what :func:`caught_in_pairs` found.
+    With ``require_comparable`` a regression gate that could not or would not judge has failed.
+    ``baseline_given`` tells a gate that was not reached from one that nobody asked for. ``caught`` is what
+    :func:`caught_in_pairs` found.
     """
+    uncompared = _why_uncompared(build, load_fault, correctness, benchmark) if baseline_given else None
     return (
         _build_axis(build, load_fault),
         _cases_axis("numerics", correctness, illegal=False),
         _memory_axis(correctness, benchmark),
         _contract_axis(correctness),
         _timing_axis(benchmark, benchmark_skipped, caught),
-        _regression_axis(regression, require_comparable),
+        _regression_axis(regression, uncompared, require_comparable),
     )
 
 
@@ -244,9 +247,30 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _regression_axis(regression: Regression | None, require_comparable: bool) -> Axis:
-    if regression is None:
+def _why_uncompared(
+    build: Build | None,
+    load_fault: Finding | None,
+    correctness: Correctness | None,
+    benchmark: Benchmark | None,
+) -> str:
+    """Return what kept a given baseline from being compared with, where the gate left no record."""
+    if build is None or build.status is not Status.PASS:
+        return "the candidate was not built"
+    if load_fault is not None:
+        return "the candidate was not loaded"
+    if correctness is None:
+        return "correctness was not judged"
+    if correctness.status is not Status.PASS:
+        return "correctness failed"
+    return "nothing was timed" if benchmark is None else "the comparison did not end"
+
+
+def _regression_axis(regression: Regression | None, uncompared: str | None, require_comparable: bool) -> Axis:
+    if regression is None and uncompared is None:
         return _axis("regression", Status.SKIPPED, "NO_BASELINE", "no baseline was given")
+    if regression is None:
+        status = Status.FAIL if require_comparable else Status.UNVERIFIED
+        return _axis("regression", status, "NOT_COMPARED", f"not compared with the baseline: {uncompared}")
     failed = regression.decision is Decision.FAIL
     passed = regression.decision in (Decision.PASS, Decision.PASS_WITH_WARNING, Decision.SLOWER)
     status = Status.FAIL if failed else Status.PASS if passed else Status.UNVERIFIED
