@@ -33,11 +33,20 @@ LOAD_FAULTS = {
     "throws_when_opened": ("LOAD_CRASHED", "SIGABRT"),
     "tls_too_large": ("LIBRARY_DOES_NOT_LOAD", "TLS"),
     "no_cpu": ("NOT_REGISTERED_FOR_DEVICE", "CPU"),
-    "no_operator": ("OPERATOR_NOT_REGISTERED", "fixture_no_operator::twice"),
+    "no_operator": ("OPERATOR_NOT_REGISTERED", "'fixture_no_operator::twice'; it registers none at all"),
     "other_schema": ("SCHEMA_DIFFERS", "twice(Tensor x, int n=1) -> Tensor"),
-    "python_raises": ("PYTHON_FILE_FAILED", "LookupError: not today"),
-    "python_leaves": ("PYTHON_FILE_FAILED", "SystemExit"),
-    "python_is_none": ("PYTHON_FILE_FAILED", "SyntaxError"),
+    "python_raises": (
+        "PYTHON_FILE_FAILED",
+        "registration.py:1: the candidate's Python file raised LookupError: not today",
+    ),
+    "python_leaves": (
+        "PYTHON_FILE_FAILED",
+        "registration.py:2: the candidate's Python file raised SystemExit",
+    ),
+    "python_is_none": (
+        "PYTHON_FILE_FAILED",
+        "registration.py:1: the candidate's Python file raised SyntaxError",
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from e2e.harness import Project, rehash
 
 # Candidate: the checks that must fail, with their code and a part of what they say.
 BROKEN = {
-    "no_meta": {"opcheck.test_faketensor": ("OPCHECK_TEST_FAKETENSOR", "")},
+    "no_meta": {"opcheck.test_faketensor": ("OPCHECK_TEST_FAKETENSOR", "register a fake (Meta) kernel")},
     "meta_reads_sizes": {"dynamic_shapes": ("DYNAMIC_SHAPES", "")},
     "wrong_gradient": {"gradcheck": ("GRADCHECK", "Jacobian mismatch")},
     "claims_autograd": {"gradcheck": ("GRADCHECK", "")},

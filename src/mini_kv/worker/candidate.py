@@ -19,6 +19,7 @@ from mini_kv.worker.contract import CHECKS
 from mini_kv.worker.device import open_device
 from mini_kv.worker.gradients import gradients_of
 from mini_kv.worker.guards import import_guarded
+from mini_kv.worker.load_faults import has_schema, operator_names, python_fault_text, unregistered_text
 from mini_kv.worker.ownership import python_keeps
 from mini_kv.worker.poison import perturbed, poison
 from mini_kv.worker.process_state import describe_process, foreign_kernels
@@ -147,7 +148,7 @@ class Candidate:
 
     def _open(self, request: p.LoadCandidate) -> p.CandidateLoaded:
         namespace, _, name = request.dispatcher.partition("::")
-        if _has_schema(request.dispatcher):
+        if has_schema(request.dispatcher):
             raise LoadError(
                 "OPERATOR_ALREADY_REGISTERED",
                 f"torch already has an operator '{request.dispatcher}' before the candidate is loaded; "
@@ -156,16 +157,14 @@ class Candidate:
         digest = hashlib.sha256(Path(request.library).read_bytes()).hexdigest()
         if digest != request.library_sha256:
             raise LoadError("LIBRARY_CHANGED", "the library on disk is not the one that was built")
+        known = operator_names()
         try:
             torch.ops.load_library(request.library)
         except (OSError, RuntimeError, ImportError) as error:
             # torch says only which library; the loader's own words are in the cause.
             raise LoadError("LIBRARY_DOES_NOT_LOAD", str(error.__cause__ or error)) from error
-        if not _has_schema(request.dispatcher):
-            raise LoadError(
-                "OPERATOR_NOT_REGISTERED",
-                f"the library loads but registers no operator '{request.dispatcher}'",
-            )
+        if not has_schema(request.dispatcher):
+            raise LoadError("OPERATOR_NOT_REGISTERED", unregistered_text(request.dispatcher, known))
         if request.python is not None:
             self._run_python(request.python)
         overload = getattr(getattr(getattr(torch.ops, namespace), name), "default", None)
@@ -185,9 +184,7 @@ class Candidate:
         try:
             runpy.run_path(path, run_name="mini_kv_candidate")
         except BaseException as error:  # SystemExit too: the file is the candidate's
-            raise LoadError(
-                "PYTHON_FILE_FAILED", f"the candidate's Python file raised {type(error).__name__}: {error}"
-            ) from error
+            raise LoadError("PYTHON_FILE_FAILED", python_fault_text(error, path)) from error
 
     def _run(self, request: p.RunCase, payloads: Sequence[bytearray]) -> Answer:
         if request.key != self._kept_for:
@@ -263,10 +260,6 @@ def _require_gradients(arguments: Sequence[object]) -> None:
     for value in arguments:
         if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
             value.requires_grad_(True)
-
-
-def _has_schema(dispatcher: str) -> bool:
-    return bool(torch._C._jit_get_schemas_for_operator(dispatcher))
 
 
 def _storages(request: p.RunCase, arguments: Sequence[object]) -> list[torch.Tensor]:

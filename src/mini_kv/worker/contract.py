@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import torch
+from torch._subclasses.fake_tensor import UnsupportedOperatorException
 
 Operator = Callable[..., object]
 Arguments = list[object]
@@ -18,6 +19,10 @@ Check = Callable[[Operator, Sequence[Arguments], bool], Results]
 
 _HOLD_CYCLES = 40_000_000  # about 20 ms on the GPUs of today: far longer than any host enqueue
 _MESSAGE_LIMIT = 2000
+_FAKE_HINT = (
+    "register a fake (Meta) kernel: TORCH_LIBRARY_IMPL(..., Meta, ...) in C++ or torch.library.register_fake "
+    "in the candidate's Python file"
+)
 
 
 def preload() -> None:
@@ -69,7 +74,7 @@ def opcheck(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Re
         warnings.simplefilter("ignore")
         answers = torch.library.opcheck(operator, tuple(arguments), raise_exception=False)  # type: ignore[arg-type]
     return {
-        f"opcheck.{name}": None if answer == "SUCCESS" else _failure_text(answer)
+        f"opcheck.{name}": None if answer == "SUCCESS" else _failure_text(name, answer)
         for name, answer in answers.items()
     }
 
@@ -87,13 +92,15 @@ def opcheck_layout(operator: Operator, sets: Sequence[Arguments], autograd: bool
             raise_exception=False,
         )
     return {
-        f"opcheck.{name}": None if answer == "SUCCESS" else _failure_text(answer)
+        f"opcheck.{name}": None if answer == "SUCCESS" else _failure_text(name, answer)
         for name, answer in answers.items()
     }
 
 
-def _failure_text(answer: object) -> str:
-    return _sentence(answer) if isinstance(answer, BaseException) else str(answer)[:_MESSAGE_LIMIT]
+def _failure_text(part: str, answer: object) -> str:
+    text = _sentence(answer) if isinstance(answer, BaseException) else str(answer)[:_MESSAGE_LIMIT]
+    without_fake = part == "test_faketensor" and isinstance(answer, UnsupportedOperatorException)
+    return f"{text}; {_FAKE_HINT}" if without_fake else text
 
 
 def gradcheck(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
