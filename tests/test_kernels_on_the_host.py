@@ -147,7 +147,7 @@ def test_rmsnorm_reads_and_writes_every_unit_of_every_row_once(tmp_path: Path) -
     [
         ("start_copy_once(staged + r * kWidth + at,", "start_copy_once(staged + at,"),
         ("squares_of<U>(staged[r * kWidth + t + k * kThreads])", "squares_of<U>(staged[t + k * kThreads])"),
-        ("return kRows == 1 || first + r < rows;", "return true;"),
+        ("return r == 0 || first + r < rows;", "return true;"),
         ("constexpr int kBytes = kRows * kThreads", "constexpr int kBytes = kThreads"),
         ("if (kWarps % kLanesPerRow == 0 || from < kWarps)", "if (from + 1 < kWarps)"),
     ],

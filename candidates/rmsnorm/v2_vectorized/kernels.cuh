@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, kThreadsAnSm / kThreads) rmsnorm_sta
   extern __shared__ uint4 staged[];
   const int first = blockIdx.x * kRows;
   const int t = threadIdx.x;
-  const auto exists = [&](int r) { return kRows == 1 || first + r < rows; };
+  const auto exists = [&](int r) { return r == 0 || first + r < rows; };  // a block has at least one
 
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, kThreadsAnSm / kThreads) rmsnorm_sta
   uint4 weight_held[kUnits];
 #pragma unroll
   for (int k = 0; k < kUnits; ++k) {
-    weight_held[k] = ask_early(weight + t + k * kThreads);
+    weight_held[k] = ask_before_barrier(weight + t + k * kThreads);
   }
   wait_for_copies();
 

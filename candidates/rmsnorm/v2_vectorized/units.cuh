@@ -177,6 +177,19 @@ __device__ __forceinline__ uint4 ask_early(const uint4* at) {
   return *at;
 #endif
 }
+// The same, and before the next barrier too: the assembler moves loads of constant memory across barriers
+// where registers are short, but not this one.
+__device__ __forceinline__ uint4 ask_before_barrier(const uint4* at) {
+#ifdef __CUDA_ARCH__
+  uint4 bits;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+               : "l"(at));
+  return bits;
+#else
+  return *at;
+#endif
+}
 template <typename Bits>
 __device__ __forceinline__ Bits ask_early(const Bits* at) {
   return *at;
