@@ -16,6 +16,7 @@ from mini_kv.artifacts import (
     AttemptWriter,
     check_files,
     is_correct,
+    promote_baseline,
     read_attempt,
     read_index,
     rebuild_index,
@@ -356,6 +357,57 @@ def test_a_damaged_attempt_is_named_and_left_out(tmp_path: Path, how: str, code:
     assert [row.attempt_id for row in index.attempts] == [ids[1]]
     assert [finding.code for finding in index.damaged] == [code]
     assert indexed(tmp_path) == [ids[1]]
+
+
+def flatter(folder: Path) -> None:
+    """Edit ``attempt.json`` alone: every other file still has the hash that it promises."""
+    path = folder / "attempt.json"
+    edited = path.read_text().replace('"elapsed_s": 2.5', '"elapsed_s": 1.5')
+    assert edited != path.read_text()
+    path.write_text(edited)
+
+
+def test_a_rebuild_accepted_an_edited_attempt_json_with_the_old_indexs_hash_at_hand(tmp_path: Path) -> None:
+    ids = write_many(tmp_path, 2)
+    folder = tmp_path / "vector_add" / ids[0]
+    whole = (folder / "attempt.json").read_bytes()
+    flatter(folder)
+    first = rebuild_index(tmp_path)
+    raw = (tmp_path / "artifact_index.json").read_bytes()
+    assert [row.attempt_id for row in first.attempts] == indexed(tmp_path) == [ids[1]]
+    (finding,) = first.damaged
+    assert finding.code == "ATTEMPT_CHANGED" and ids[0] in finding.message
+    assert "attempt.json was changed" in finding.evidence[0]
+    assert rebuild_index(tmp_path) == first, "what was told once is not forgotten"
+    assert (tmp_path / "artifact_index.json").read_bytes() == raw
+    (folder / "attempt.json").write_bytes(whole)
+    healed = rebuild_index(tmp_path)
+    assert ([row.attempt_id for row in healed.attempts], healed.damaged) == (ids, ())
+
+
+def test_a_hash_outlives_rebuilds_that_could_not_list_the_attempt(tmp_path: Path) -> None:
+    ids = write_many(tmp_path, 2)
+    damaged, away = (tmp_path / "vector_add" / name for name in ids)
+    damage(damaged, "added file")
+    away.rename(tmp_path / "elsewhere")
+    assert len(rebuild_index(tmp_path).damaged) == 1
+    (damaged / "extra").unlink()
+    (tmp_path / "elsewhere").rename(away)
+    flatter(damaged)
+    flatter(away)
+    assert [finding.code for finding in rebuild_index(tmp_path).damaged] == ["ATTEMPT_CHANGED"] * 2
+    with pytest.raises(IntegrityError, match="not what the index recorded"):
+        promote_baseline(away, tmp_path / "baseline.json", now=make.START)
+
+
+def test_an_index_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    ids = write_many(tmp_path, 2)
+    rebuild_index(tmp_path)
+    with sqlite3.connect(tmp_path / "index.db") as connection:
+        connection.execute("DROP TABLE unlisted")
+    connection.close()
+    flatter(tmp_path / "vector_add" / ids[0])
+    assert len(rebuild_index(tmp_path).damaged) == 1
 
 
 def test_other_evidence_and_strangers_are_no_attempts(tmp_path: Path) -> None:

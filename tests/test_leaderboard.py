@@ -300,6 +300,10 @@ def test_a_tampered_archive_is_not_told_with_exit_code_0(tmp_path: Path, mini_kv
     assert mini_kv("rebuild-index", "--artifacts", str(tmp_path))[0] == 0
     (writer.folder.parent / "20260101T000000Z-00000000.partial").mkdir()
     assert mini_kv("rebuild-index", "--artifacts", str(tmp_path))[0] == 0, "an unfinished run is no damage"
-    (writer.folder / "attempt.json").unlink()
+    path = writer.folder / "attempt.json"
+    path.write_text(path.read_text().replace('"elapsed_s": 2.5', '"elapsed_s": 1.5'))
+    code, _, err = mini_kv("rebuild-index", "--artifacts", str(tmp_path))
+    assert (code, "attempt.json was changed since it was indexed" in err) == (7, True)
+    path.unlink()
     code, out, _ = mini_kv("rebuild-index", "--artifacts", str(tmp_path))
     assert (code, out.partition(":")[0]) == (7, "0 attempts indexed, 1 damaged and left out")

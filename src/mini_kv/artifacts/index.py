@@ -46,8 +46,14 @@ _TABLE = (
     "CREATE TABLE attempts (task_id TEXT NOT NULL, attempt_id TEXT NOT NULL, row TEXT NOT NULL, "
     "PRIMARY KEY (task_id, attempt_id)) WITHOUT ROWID"
 )
+# What attempts were known by that are not among the rows any more: damaged ones, and folders that are away.
+_UNLISTED = (
+    "CREATE TABLE unlisted (task_id TEXT NOT NULL, attempt_id TEXT NOT NULL, attempt_sha256 TEXT NOT NULL, "
+    "PRIMARY KEY (task_id, attempt_id)) WITHOUT ROWID"
+)
 
 Entry = IndexRow | Finding
+Hashes = dict[tuple[str, str], str]
 
 
 # ---------------------------------------------------------------------------- folders
@@ -96,6 +102,33 @@ def _scan(root: Path, known: dict[Path, Entry] | None = None) -> dict[Path, Entr
     return {folder: known[folder] if folder in known else _entry(folder) for folder in _attempt_folders(root)}
 
 
+def _changed(row: IndexRow, indexed_sha256: str) -> Finding:
+    return Finding(
+        code="ATTEMPT_CHANGED",
+        message=f"{row.path} is not what was archived.",
+        evidence=(
+            f"FILE_CHANGED: {ATTEMPT_FILE} was changed since it was indexed.",
+            f"indexed: sha256 {indexed_sha256}",
+            f"found: sha256 {row.attempt_sha256}",
+        ),
+    )
+
+
+def _judged(entries: dict[Path, Entry], known: Hashes) -> dict[Path, Entry]:
+    """Return the entries with a finding for each row whose ``attempt.json`` the old index knew otherwise.
+
+    Its hash stands nowhere in the folder, so only an index can tell.
+    """
+    judged: dict[Path, Entry] = {}
+    for folder, entry in entries.items():
+        expected = known.get((folder.parent.name, folder.name))
+        if isinstance(entry, IndexRow) and expected not in (None, entry.attempt_sha256):
+            judged[folder] = _changed(entry, str(expected))
+        else:
+            judged[folder] = entry
+    return judged
+
+
 def _rows(entries: dict[Path, Entry]) -> tuple[IndexRow, ...]:
     return tuple(entry for entry in entries.values() if isinstance(entry, IndexRow))
 
@@ -134,14 +167,19 @@ def _remove(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def _replace_database(root: Path, rows: Iterable[IndexRow]) -> None:
+def _replace_database(root: Path, rows: Iterable[IndexRow], unlisted: Hashes | None = None) -> None:
     """Put a fresh database in the old one's place; the caller holds the lock."""
     fresh = root / f".{INDEX_FILE}.new"
     _remove(fresh)
     with closing(_connect(fresh, "rwc")) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(_TABLE)
+        connection.execute(_UNLISTED)
         _insert(connection, rows)
+        connection.executemany(
+            "INSERT INTO unlisted VALUES (?, ?, ?)",
+            ((*name, digest) for name, digest in (unlisted or {}).items()),
+        )
         connection.execute(f"PRAGMA user_version={LAYOUT_VERSION}")
         connection.execute("COMMIT")
     for suffix in ("-wal", "-shm", "-journal"):  # the old database's own log must not be replayed here
@@ -215,9 +253,11 @@ def indexed_sha256(root: Path, task_id: str, attempt_id: str) -> str | None:
     """Return the hash of ``attempt.json`` that was indexed when the attempt ended, if it is known."""
     if not os.path.lexists(root / INDEX_FILE):
         return None
-    rows, warnings = read_index(root, task_id)
-    known = (row.attempt_sha256 for row in rows if row.attempt_id == attempt_id)
-    return None if warnings else next(known, None)
+    try:
+        with exclusive_lock(root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
+            return _known_hashes(root, task_id).get((task_id, attempt_id)) if held else None
+    except OSError:
+        return None
 
 
 def changed_rows(root: Path, rows: Iterable[IndexRow]) -> tuple[set[IndexRow], tuple[Finding, ...]]:
@@ -243,6 +283,22 @@ def _read_database(root: Path, task_id: str | None) -> tuple[IndexRow, ...]:
         return tuple(from_json(text.encode(), IndexRow) for (text,) in found)
 
 
+def _known_hashes(root: Path, task_id: str | None = None) -> Hashes:
+    """Return what the index knows every attempt by (the lock is held); nothing where it cannot be read."""
+    known: Hashes = {}
+    try:
+        with closing(_connect(root / INDEX_FILE, "rw")) as connection:
+            _require_layout(connection)
+            # An index of an earlier version has no such table.
+            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'unlisted'").fetchone():
+                for task, attempt, digest in connection.execute("SELECT * FROM unlisted"):
+                    known[str(task), str(attempt)] = str(digest)
+        rows = _read_database(root, task_id)
+    except (OSError, sqlite3.Error, ValueError, msgspec.DecodeError):
+        return {}
+    return known | {(row.task_id, row.attempt_id): row.attempt_sha256 for row in rows}
+
+
 def _read_folders(
     root: Path, task_id: str | None, code: str, what: str
 ) -> tuple[tuple[IndexRow, ...], tuple[Finding, ...]]:
@@ -258,8 +314,9 @@ def rebuild_index(artifacts_root: Path) -> ArtifactIndex:
     """Make ``index.db`` and ``artifact_index.json`` again from the folders and return the latter.
 
     Every attempt is re-hashed. ``.partial`` folders are skipped; an attempt that is unreadable, in the
-    wrong place or changed is named in ``damaged`` and left out. The hashing is done before the lock is
-    taken, so that runs which end meanwhile wait only for the attempts that appeared since.
+    wrong place or changed is named in ``damaged`` and left out. So is one whose ``attempt.json`` is not the
+    one that the old index knew, where that can be read; the new index remembers it. The hashing is done
+    before the lock is taken, so that runs which end meanwhile wait only for the attempts that appeared since.
     Raises ``ConfigurationError`` where the folder is missing or refuses.
     """
     if not artifacts_root.is_dir():
@@ -272,13 +329,16 @@ def rebuild_index(artifacts_root: Path) -> ArtifactIndex:
                     f"Another run holds the index of {artifacts_root} for {LOCK_TIMEOUT_S:.0f} s; try again."
                 )
                 raise ConfigurationError("INDEX_LOCKED", message)
-            entries = _scan(artifacts_root, known)
+            hashes = _known_hashes(artifacts_root)
+            entries = _judged(_scan(artifacts_root, known), hashes)
             index = ArtifactIndex(
                 schema_version=SCHEMA_VERSION,
                 attempts=_rows(entries),
                 damaged=tuple(entry for entry in entries.values() if isinstance(entry, Finding)),
             )
-            _replace_database(artifacts_root, index.attempts)
+            listed = {(row.task_id, row.attempt_id) for row in index.attempts}
+            unlisted = {name: digest for name, digest in hashes.items() if name not in listed}
+            _replace_database(artifacts_root, index.attempts, unlisted)
             write_json_atomic(artifacts_root / INDEX_JSON, index)
             return index
     except (OSError, sqlite3.Error) as error:
