@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 CASE_ID = "bench_1024x4096_f16"
 TASK_ID = "rmsnorm"
+SHAPE = "1024x4096 f16"
+TUNING = "evidence/h200/tuning/focus.txt"
 STEPS = ("rmsnorm_v0_naive", "rmsnorm_v1_block_reduce", "rmsnorm_v2_vectorized")
 
 
@@ -118,6 +121,26 @@ def last_profiles(root: Path) -> dict[str, dict[str, Any]]:
 def profiles(root: Path) -> dict[str, dict[str, Any]]:
     """Return each step's kernel facts out of its last successful profile of :data:`CASE_ID`."""
     return {candidate: profile["facts"] for candidate, profile in last_profiles(root).items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """The fastest plain copy of x that the tuning run found, and where that is written."""
+
+    kernel_us: float
+    file: str
+
+
+def fastest_copy(root: Path) -> Copy | None:
+    """Return the fastest copy of the case's x among the forms that tuning tried, or ``None``."""
+    path = root / TUNING
+    if not path.is_file():
+        return None
+    _, _, group = path.read_text("utf-8").partition(f"== copy {SHAPE}")
+    best = re.search(r"^ +([\d.]+) \+- [\d.]+ once ", group.partition("\n== ")[0], re.MULTILINE)
+    if best is None:
+        return None
+    return Copy(kernel_us=float(best[1]), file=TUNING)
 
 
 def only_document(root: Path, name: str) -> tuple[Path, dict[str, Any]] | None:

@@ -33,7 +33,7 @@ def tables(root: Path) -> dict[str, str]:
     """Return every block of the page by name."""
     cases, facts = evidence.timed_cases(root), evidence.profiles(root)
     return {
-        "limit": limit_sentence(cases),
+        "limit": limit_sentence(cases, evidence.fastest_copy(root)),
         "times": times_table(cases),
         "peers": peers_table({task: evidence.peer_cases(root, task) for task in RMSNORM_PEERS}),
         "others": others_table(root),
@@ -59,15 +59,24 @@ def _kernel_us(case: dict[str, Any] | None, side: str) -> float | None:
     return seen["kernel_us"] if seen else None
 
 
-def limit_sentence(cases: dict[str, dict[str, Any]]) -> str:
-    """Return how long the bytes of the case take at the copy bandwidth of the last step's run."""
+def limit_sentence(cases: dict[str, dict[str, Any]], copy: evidence.Copy | None) -> str:
+    """Return how long the bytes of the case take at the copy bandwidth, and by the fastest copy of them."""
     case = cases.get(STEPS[-1])
     if case is None or not case.get("copy_gb_per_s"):
         return "How fast this GPU copies has not been measured yet."
     moved, rate = case["bytes_moved"], case["copy_gb_per_s"]
-    return (
+    at_that_rate = (
         f"In the run of the table below the GPU copied {rate:.0f} GB/s, read and written bytes counted: the "
         f"{moved / 1e6:.1f} MB of this case take {moved / rate / 1e3:.2f} us at that rate."
+    )
+    eager_us = _kernel_us(case, "reference")
+    if copy is None or eager_us is None:
+        return at_that_rate
+    return (
+        f"{at_that_rate} The fastest plain copy of x that tuning found took {copy.kernel_us:.2f} us "
+        f"(`{copy.file}`), and eager PyTorch {eager_us:.2f} us: a kernel as fast as that copy is "
+        f"{eager_us / copy.kernel_us:.1f} times as fast as eager PyTorch, and the step from there to more would "
+        "have to be a faster copy."
     )
 
 
