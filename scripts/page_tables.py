@@ -75,8 +75,7 @@ def limit_sentence(cases: dict[str, dict[str, Any]], copy: evidence.Copy | None)
     return (
         f"{at_that_rate} The fastest plain copy of x that tuning found took {copy.kernel_us:.2f} us "
         f"(`{copy.file}`), and eager PyTorch {eager_us:.2f} us: a kernel as fast as that copy is "
-        f"{eager_us / copy.kernel_us:.1f} times as fast as eager PyTorch, and the step from there to more would "
-        "have to be a faster copy."
+        f"{eager_us / copy.kernel_us:.1f} times as fast as eager PyTorch, and more would take a faster copy."
     )
 
 

@@ -246,3 +246,15 @@ def test_every_step_is_a_shipped_candidate(page_tables: ModuleType) -> None:
     manifests = (ROOT / "candidates").glob("*/*/candidate.yaml")
     shipped = {re.search(r"^candidate_id: (\S+)$", m.read_text("utf-8"), re.MULTILINE)[1] for m in manifests}
     assert {*page_tables.STEPS, *page_tables.BEST.values()} <= shipped
+
+
+def test_the_fastest_copy_is_that_of_the_cases_own_shape(page_evidence: ModuleType, tmp_path: Path) -> None:
+    assert page_evidence.fastest_copy(tmp_path) is None
+    path = tmp_path / page_evidence.TUNING
+    path.parent.mkdir(parents=True)
+    other = "== rmsnorm 1024x4096 f16, 3 processes\n    1.00 +- 0.01 once block=1\n"
+    path.write_text(f"{other}== copy 1024x4096 f16, 3 processes\n    5.25 +- 0.03 once block=128 k=2\n")
+    found = page_evidence.fastest_copy(tmp_path)
+    assert (found.kernel_us, found.file) == (5.25, page_evidence.TUNING)
+    path.write_text(f"== copy 65536x4096 f16\n    250.00 +- 0.03 once block=128\n{other}")
+    assert page_evidence.fastest_copy(tmp_path) is None

@@ -116,9 +116,9 @@ def _wide_lines(found: Calibration) -> list[str]:
 
 
 def plot(found: Calibration, path: Path) -> None:
-    """Draw the error of every process at every length, and the ratios."""
+    """Draw the error of every process at every length, the ratios, and kernels of many blocks."""
     pyplot = _pyplot()
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
+    figure, (left, right, wide) = pyplot.subplots(1, 3, figsize=(15, 4))
     for one in found.readings:
         truth = one.witness_us if one.witness_us is not None else one.true_us
         left.plot(one.true_us, one.net_us - truth, "o", color="tab:blue", alpha=0.6)
@@ -132,6 +132,19 @@ def plot(found: Calibration, path: Path) -> None:
         )
     right.axhline(1.05, color="black", linewidth=0.8)
     right.set(xscale="log", xlabel="spin, us", ylabel="read ratio", title="A spin 5 % longer")
+    for work, colour in (("spin", "tab:blue"), ("copy", "tab:orange")):
+        for one in found.wide:
+            if one.work == work:
+                wide.plot(one.blocks, one.net_us - one.stamped_us, "o", color=colour, alpha=0.6)
+                wide.plot(one.blocks, one.witness_us - one.stamped_us, "x", color=colour, alpha=0.6)
+    wide.axhline(found.launch_overhead_us, color="black", linewidth=0.8)
+    wide.set(
+        xscale="log",
+        yscale="log",
+        xlabel="blocks (blue: spin, orange: copy)",
+        ylabel="read less the timed calls' stamps, us",
+        title="Many blocks: net P50 (dots), CUPTI (crosses)",
+    )
     figure.suptitle(f"{found.device_name}, {found.processes} processes")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
