@@ -123,7 +123,7 @@ def axes(
     gate: Regression | None = None,
     *,
     skipped: bool = False,
-    **more: bool,
+    **more: Any,
 ) -> tuple[Axis, ...]:
     return axes_of(build, fault, found, timed, gate, skipped, **more)
 

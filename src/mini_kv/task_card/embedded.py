@@ -35,7 +35,8 @@ def unpack_candidate(manifest: CandidateManifest, sources: Mapping[str, str], fo
         [version] if version is not None else list(manifest_findings(data, Path(os.path.realpath(folder))))
     )
     if findings:
-        raise ConfigurationError("BASELINE_MANIFEST", _sentence(findings))
+        message = f"the baseline's candidate_manifest is no valid one: {_told(findings)}"
+        raise ConfigurationError("BASELINE_MANIFEST", message)
     return LoadedManifest(
         manifest=manifest,
         folder=folder.as_posix(),
@@ -46,19 +47,21 @@ def unpack_candidate(manifest: CandidateManifest, sources: Mapping[str, str], fo
 
 def _write(name: str, text: str, folder: Path) -> None:
     path = PurePosixPath(name)
-    refused = f"the baseline holds a source named {printable(found_text(name))}"
+    shown = printable(found_text(name))
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ConfigurationError("BASELINE_SOURCES", f"{refused}; allowed: names below a folder")
+        message = f"the baseline holds a source named {shown}; allowed: names below a folder"
+        raise ConfigurationError("BASELINE_SOURCES", message)
     target = folder / path
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(text.encode())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ConfigurationError("BASELINE_SOURCES", f"{refused}, which cannot be written: {why}") from error
+        message = f"the baseline holds a source named {shown}, which cannot be written: {why}"
+        raise ConfigurationError("BASELINE_SOURCES", message) from error
 
 
-def _sentence(findings: list[Finding]) -> str:
+def _told(findings: list[Finding]) -> str:
     path, text = findings[0]
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    return printable(f"the baseline's candidate_manifest is no valid one: {key_text(path)}: {text}{more}")
+    return printable(f"{key_text(path)}: {text}{more}")

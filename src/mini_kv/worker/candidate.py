@@ -19,7 +19,7 @@ from mini_kv.worker.contract import CHECKS
 from mini_kv.worker.device import open_device
 from mini_kv.worker.gradients import gradients_of
 from mini_kv.worker.guards import import_guarded
-from mini_kv.worker.load_faults import has_schema, operator_names, python_fault_text, unregistered_text
+from mini_kv.worker.load_faults import has_schema, operator_names, python_fault, registered_text
 from mini_kv.worker.ownership import python_keeps
 from mini_kv.worker.poison import perturbed, poison
 from mini_kv.worker.process_state import describe_process, foreign_kernels
@@ -164,7 +164,11 @@ class Candidate:
             # torch says only which library; the loader's own words are in the cause.
             raise LoadError("LIBRARY_DOES_NOT_LOAD", str(error.__cause__ or error)) from error
         if not has_schema(request.dispatcher):
-            raise LoadError("OPERATOR_NOT_REGISTERED", unregistered_text(request.dispatcher, known))
+            raise LoadError(
+                "OPERATOR_NOT_REGISTERED",
+                f"the library loads but registers no operator '{request.dispatcher}'; "
+                f"{registered_text(request.dispatcher, known)}",
+            )
         if request.python is not None:
             self._run_python(request.python)
         overload = getattr(getattr(getattr(torch.ops, namespace), name), "default", None)
@@ -184,7 +188,10 @@ class Candidate:
         try:
             runpy.run_path(path, run_name="mini_kv_candidate")
         except BaseException as error:  # SystemExit too: the file is the candidate's
-            raise LoadError("PYTHON_FILE_FAILED", python_fault_text(error, path)) from error
+            where, what = python_fault(error, path)
+            raise LoadError(
+                "PYTHON_FILE_FAILED", f"{where}: the candidate's Python file raised {what}"
+            ) from error
 
     def _run(self, request: p.RunCase, payloads: Sequence[bytearray]) -> Answer:
         if request.key != self._kept_for:

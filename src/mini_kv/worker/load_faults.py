@@ -27,30 +27,28 @@ def has_schema(dispatcher: str) -> bool:
     return bool(torch._C._jit_get_schemas_for_operator(dispatcher))
 
 
-def unregistered_text(dispatcher: str, before: Collection[str]) -> str:
+def registered_text(dispatcher: str, before: Collection[str]) -> str:
     """Return what the library registered instead; ``before`` are the names known without it."""
     namespace = dispatcher.partition("::")[0] + "::"
     names = operator_names()
     new = sorted(names - set(before), key=lambda name: (not name.startswith(namespace), name))
     if dispatcher in new:
-        found = "it registers kernels for that name, but does not define it (TORCH_LIBRARY, m.def)"
-    elif new:
+        return "it registers kernels for that name, but does not define it (TORCH_LIBRARY, m.def)"
+    if new:
         shown = ", ".join(f"'{_plain(name, MAX_NAME_CHARACTERS)}'" for name in new[:MAX_OPERATORS])
         more = f" and {len(new) - MAX_OPERATORS} more" if len(new) > MAX_OPERATORS else ""
-        found = f"it registers {shown}{more}"
-    else:
-        found = "it registers none at all"
-    return f"the library loads but registers no operator '{dispatcher}'; {found}"
+        return f"it registers {shown}{more}"
+    return "it registers none at all"
 
 
-def python_fault_text(error: BaseException, path: str) -> str:
-    """Return where below the folder of the candidate's Python file ``path`` it went wrong, and how."""
+def python_fault(error: BaseException, path: str) -> tuple[str, str]:
+    """Return where below the folder of the Python file ``path`` it failed, and what was raised."""
     folder = os.path.realpath(os.path.dirname(path))
     place = _syntax_place(error, folder) or _innermost_place(error.__traceback__, folder)
     kind = _plain(type.__dict__["__name__"].__get__(type(error)), MAX_NAME_CHARACTERS)
     said = _first_line(error)
     where = place or _plain(os.path.basename(path), MAX_NAME_CHARACTERS)
-    return f"{where}: the candidate's Python file raised {kind}" + (f": {said}" if said else "")
+    return where, f"{kind}: {said}" if said else kind
 
 
 def _innermost_place(traceback: TracebackType | None, folder: str) -> str | None:
