@@ -133,10 +133,10 @@ def plot(found: Calibration, path: Path) -> None:
     right.axhline(1.05, color="black", linewidth=0.8)
     right.set(xscale="log", xlabel="spin, us", ylabel="read ratio", title="A spin 5 % longer")
     for work, colour in (("spin", "tab:blue"), ("copy", "tab:orange")):
-        for one in found.wide:
-            if one.work == work:
-                wide.plot(one.blocks, one.net_us - one.stamped_us, "o", color=colour, alpha=0.6)
-                wide.plot(one.blocks, one.witness_us - one.stamped_us, "x", color=colour, alpha=0.6)
+        for kernel in found.wide:
+            if kernel.work == work:
+                wide.plot(kernel.blocks, kernel.net_us - kernel.stamped_us, "o", color=colour, alpha=0.6)
+                wide.plot(kernel.blocks, kernel.witness_us - kernel.stamped_us, "x", color=colour, alpha=0.6)
     wide.axhline(found.launch_overhead_us, color="black", linewidth=0.8)
     wide.set(
         xscale="log",
