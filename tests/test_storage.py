@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -263,3 +265,30 @@ def test_a_result_that_python_keeps_is_seen_at_return() -> None:
         assert python_keeps(result)
     result = None
     assert not python_keeps(result)
+
+
+def test_a_thread_that_lets_go_of_a_result_a_little_late_does_not_hold_it() -> None:
+    """A pool's thread reported its part done, and destroyed its handle of the result milliseconds later."""
+    output = torch.ones(6)
+    handles = [output.view(2, 3)]
+    thread = threading.Thread(target=lambda: (time.sleep(0.005), handles.clear()))
+    thread.start()
+    specs, payloads = describe_outputs([output], [])
+    thread.join()
+    assert [spec.held for spec in specs] == [False]
+    assert payloads == [tensor_bytes(output)]
+
+
+def test_what_a_late_thread_writes_while_owners_are_looked_at_is_not_judged() -> None:
+    output = torch.ones(6)
+    handles = [output.view(2, 3)]
+
+    def spoil() -> None:
+        time.sleep(0.005)
+        handles.pop().fill_(7.0)
+
+    thread = threading.Thread(target=spoil)
+    thread.start()
+    _, payloads = describe_outputs([output], [])
+    thread.join()
+    assert payloads == [tensor_bytes(torch.ones(6))]

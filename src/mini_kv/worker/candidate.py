@@ -20,7 +20,7 @@ from mini_kv.worker.device import open_device
 from mini_kv.worker.gradients import gradients_of
 from mini_kv.worker.guards import import_guarded
 from mini_kv.worker.load_faults import has_schema, operator_names, python_fault, registered_text
-from mini_kv.worker.ownership import python_keeps
+from mini_kv.worker.ownership import PATIENCE_S, python_keeps
 from mini_kv.worker.poison import perturbed, poison
 from mini_kv.worker.process_state import describe_process, foreign_kernels
 from mini_kv.worker.storage import as_outputs, describe_outputs, import_arguments, storage_bytes, tensor_bytes
@@ -214,6 +214,8 @@ class Candidate:
                 self._synchronize()
             outputs = as_outputs(result)
             specs, output_payloads = describe_outputs(outputs, arguments)
+            # After the copies: what a late thread still writes is not what is judged.
+            kept_behind = kept_behind and python_keeps(result, own=1, patience_s=PATIENCE_S)
         except BaseException as error:  # noqa: BLE001 - an operator may raise anything
             return self._raised(error), ()
         if request.keep is not None:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+PATIENCE_S = 0.05
+_LOOK_AGAIN_S = 0.001
+
 
 def is_held(output: torch.Tensor, outputs: Sequence[torch.Tensor]) -> bool:
     """Say whether the memory of one of the results has owners beside the results, and what they are views of.
 
-    A formula for gradients may keep what it returned; memory without bytes has nothing to overwrite.
+    A formula for gradients may keep what it returned; memory without bytes has nothing to overwrite. A thread
+    that has done its part of the work may let go of it a little after the call returned: who still holds the
+    memory after :data:`PATIENCE_S` counts.
     """
     if output.device.type == "meta" or output.grad_fn is not None or output.untyped_storage().nbytes() == 0:
         return False
+    deadline = time.monotonic() + PATIENCE_S
+    while _has_other_owners(output, outputs):
+        if time.monotonic() >= deadline:
+            return True
+        time.sleep(_LOOK_AGAIN_S)
+    return False
+
+
+def _has_other_owners(output: torch.Tensor, outputs: Sequence[torch.Tensor]) -> bool:
     storage = output.untyped_storage()
     sharing = [one for one in outputs if one.untyped_storage()._cdata == storage._cdata]
     known = {one._cdata for one in sharing}
@@ -31,12 +46,22 @@ def is_held(output: torch.Tensor, outputs: Sequence[torch.Tensor]) -> bool:
     return _owners(storage) > len(known) + _PYTHONS_OWN
 
 
-def python_keeps(result: object) -> bool:
-    """Say whether Python refers to a result, or a part of it, from beside the name that the caller has."""
-    if isinstance(result, tuple | list):
-        parts = [value for value in result if isinstance(value, torch.Tensor)]
-        return any(sys.getrefcount(value) > _PART_REFERENCES for value in parts)
-    return isinstance(result, torch.Tensor) and sys.getrefcount(result) > _RESULT_REFERENCES
+def python_keeps(result: object, *, own: int = 0, patience_s: float = 0.0) -> bool:
+    """Say whether Python refers to a result, or a part of it, from beside the name that the caller has.
+
+    ``own`` is how many more references to each part the caller has made. Handles in C++ keep Python's object
+    too: they have ``patience_s`` to let go.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        if isinstance(result, tuple | list):
+            parts = [value for value in result if isinstance(value, torch.Tensor)]
+            keeps = any(sys.getrefcount(value) > _PART_REFERENCES + own for value in parts)
+        else:
+            keeps = isinstance(result, torch.Tensor) and sys.getrefcount(result) > _RESULT_REFERENCES + own
+        if not keeps or time.monotonic() >= deadline:
+            return keeps
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _references() -> tuple[int, int]:

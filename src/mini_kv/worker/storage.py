@@ -138,7 +138,8 @@ def describe_outputs(
 ) -> tuple[tuple[OutputSpec, ...], list[bytes]]:
     """Describe and copy results; ``aliases_input`` names the input whose storage a result shares.
 
-    ``held`` is a result whose memory more owners have than the results themselves.
+    ``held`` is a result whose memory more owners have than the results themselves. That is looked at last: it
+    may take a while, and what is judged are the results as they were returned.
     """
     pointers = {
         tensor.untyped_storage().data_ptr(): position
@@ -146,9 +147,10 @@ def describe_outputs(
         if isinstance(tensor, torch.Tensor) and tensor.device.type != "meta"
     }
     pointers.pop(0, None)
-    specs: list[OutputSpec] = []
-    payloads: list[bytes] = []
+    payloads = [tensor_bytes(output) for output in outputs if output.device.type != "meta"]
     held = [is_held(output, outputs) for output in outputs]
+    specs: list[OutputSpec] = []
+    copied = 0
     for output, one_held in zip(outputs, held, strict=True):
         on_meta = output.device.type == "meta"
         specs.append(
@@ -159,12 +161,11 @@ def describe_outputs(
                 dtype=dtype_name(output.dtype),
                 device=str(output.device),
                 aliases_input=None if on_meta else pointers.get(output.untyped_storage().data_ptr()),
-                blob=None if on_meta else len(payloads),
+                blob=None if on_meta else copied,
                 held=one_held,
             )
         )
-        if not on_meta:
-            payloads.append(tensor_bytes(output))
+        copied += not on_meta
     return tuple(specs), payloads
 
 
