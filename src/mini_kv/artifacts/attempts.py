@@ -14,6 +14,7 @@ from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import IDENTIFIER, SCHEMA_VERSION
 from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.printable import printable
 from mini_kv.core.record import from_json
 from mini_kv.core.results import Finding, Status
 from mini_kv.system.archive_folder import PARTIAL_SUFFIX, list_files, reason
@@ -118,7 +119,7 @@ def check_files(folder: Path, attempt: Attempt) -> tuple[Finding, ...]:
             message = f"{file.path} was changed."
             findings.append(Finding(code="FILE_CHANGED", message=message, evidence=evidence))
     findings += [
-        Finding(code="FILE_ADDED", message=f"{path} was not there when the attempt ended.")
+        Finding(code="FILE_ADDED", message=f"{printable(path)} was not there when the attempt ended.")
         for path in sorted((*found, *strange))
     ]
     return tuple(findings)

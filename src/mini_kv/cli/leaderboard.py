@@ -10,6 +10,7 @@ from mini_kv import leaderboard
 from mini_kv.artifacts import changed_rows, read_index
 from mini_kv.core.attempt import IndexRow, Leaderboard
 from mini_kv.core.errors import ConfigurationError, ExitCode
+from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
 from mini_kv.core.results import Finding
 from mini_kv.system.paths import find_project_root
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     rows, warnings = read_index(root, arguments.task)
     board, rows, changes = _trusted_board(root, rows)
     for warning in (*warnings, *changes):
-        print(f"mini-kv: warning: {warning.message}", file=sys.stderr)
+        print(f"mini-kv: warning: {printable(warning.message)}", file=sys.stderr)
     if arguments.json:
         sys.stdout.write(to_json(board).decode())
     elif not board.groups:

@@ -12,6 +12,7 @@ from typing import NoReturn, Protocol
 from mini_kv import __version__
 from mini_kv.cli import outlet
 from mini_kv.core.errors import ConfigurationError, ExitCode, MiniKvError
+from mini_kv.core.printable import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module below mini_kv.cli, one line of help). A module is imported only when it is run.
@@ -114,10 +115,10 @@ def _dispatch(argv: list[str]) -> int:
 
 def report_error(error: MiniKvError) -> int:
     """Print one sentence (and every problem) to stderr and return the error's exit code."""
-    print(f"mini-kv: {error.message}", file=sys.stderr)
+    print(f"mini-kv: {printable(error.message)}", file=sys.stderr)
     if isinstance(error, ConfigurationError):
         for problem in error.problems:
-            print(f"  {problem}", file=sys.stderr)
+            print(f"  {printable(problem)}", file=sys.stderr)
     return error.exit_code
 
 
@@ -143,7 +144,7 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get("MINI_KV_TRACEBACK"):
             raise
         print(
-            f"mini-kv: fault of mini-kv itself: {type(error).__name__}: {error} "
+            f"mini-kv: fault of mini-kv itself: {type(error).__name__}: {printable(str(error))} "
             "(set MINI_KV_TRACEBACK=1 to see where; please report it)",
             file=sys.stderr,
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mini_kv.artifacts import promote_baseline
 from mini_kv.core.errors import ExitCode
+from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
 from mini_kv.system.files import sha256_file
 
@@ -46,7 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         cases = len(baseline.benchmark.cases)
         who = f"{attempt.candidate_id} {attempt.candidate_version} on {attempt.task_id}"
         print(
-            f"{output} is now a baseline: {who}, {cases} case{'' if cases == 1 else 's'}, "
-            f"attempt {attempt.attempt_id}."
+            printable(
+                f"{output} is now a baseline: {who}, {cases} case{'' if cases == 1 else 's'}, "
+                f"attempt {attempt.attempt_id}."
+            )
         )
     return ExitCode.ACCEPTED

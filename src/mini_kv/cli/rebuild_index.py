@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mini_kv.artifacts import rebuild_index
 from mini_kv.core.errors import ExitCode
+from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
 from mini_kv.system.paths import find_project_root
 
@@ -27,9 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     root: Path = arguments.artifacts or find_project_root(Path.cwd()) / "artifacts"
     index = rebuild_index(root)
     for finding in index.damaged:
-        print(f"mini-kv: damaged: {finding.message}", file=sys.stderr)
+        print(f"mini-kv: damaged: {printable(finding.message)}", file=sys.stderr)
         for line in finding.evidence:
-            print(f"  {line}", file=sys.stderr)
+            print(f"  {printable(line)}", file=sys.stderr)
     if arguments.json:
         sys.stdout.write(to_json(index).decode())
     else:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mini_kv.cli.numbers import seconds, whole_number
 from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.printable import printable
 
 EXAMPLE = "mini-kv verify --task tasks/rmsnorm.yaml --candidate candidates/rmsnorm/v1_block_reduce"
 
@@ -91,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None:
             _write(path, render(verdict))
     for warning in verdict.warnings:
-        print(f"mini-kv: warning: {warning.message}", file=sys.stderr)
+        print(f"mini-kv: warning: {printable(warning.message)}", file=sys.stderr)
     return verdict.attempt.exit_code
 
 

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from mini_kv.core.attempt import ArchivedFile
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import ConfigurationError, IntegrityError, InternalError
+from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
 from mini_kv.system.files import publish_folder, remove_tree, sha256_file, write_bytes_atomic
 
@@ -41,7 +42,7 @@ def reason(error: Exception) -> str:
 def list_files(folder: Path) -> tuple[dict[str, os.stat_result], tuple[str, ...]]:
     """Return regular files by POSIX path relative to ``folder``, and all else that is no folder.
 
-    Links are never followed: they count among what does not belong there.
+    Links are never followed: they count among what does not belong there, as does a name that is no UTF-8.
     """
     files: dict[str, os.stat_result] = {}
     strange: list[str] = []
@@ -53,11 +54,19 @@ def list_files(folder: Path) -> tuple[dict[str, os.stat_result], tuple[str, ...]
                 path = prefix + entry.name
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(path + "/")
-                elif entry.is_file(follow_symlinks=False):
+                elif entry.is_file(follow_symlinks=False) and _is_text(path):
                     files[path] = entry.stat(follow_symlinks=False)
                 else:
                     strange.append(path)
     return files, tuple(sorted(strange))
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class ArchiveFolder:
@@ -151,7 +160,8 @@ class ArchiveFolder:
     def hashed(self) -> tuple[tuple[ArchivedFile, ...], tuple[str, ...]]:
         """Hash every file again as it lies on disk; return them, and the names that are not as written.
 
-        A link or a pipe, which has no bytes that could be archived, is removed and named.
+        A link or a pipe, which has no bytes that could be archived, is removed and named; so is a
+        name that no record can hold.
         """
         found, strange = list_files(self.partial_folder)
         for path in strange:
@@ -166,7 +176,7 @@ class ArchiveFolder:
         on_disk = {file.path: (file.sha256, file.size_bytes) for file in files}
         names = {*found, *strange, *self._written}
         return files, tuple(
-            sorted(name for name in names if on_disk.get(name) != self._written.get(name, ()))
+            sorted(printable(name) for name in names if on_disk.get(name) != self._written.get(name, ()))
         )
 
     def publish(self, marker: bytes) -> None:

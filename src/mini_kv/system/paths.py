@@ -8,6 +8,8 @@ import re
 import stat
 from pathlib import Path, PurePosixPath
 
+from mini_kv.core.printable import printable
+
 PROJECT_MARKERS = ("pyproject.toml", ".git", "mini_kv.toml")
 
 _DRIVE_LETTER = re.compile(r"^[A-Za-z]:[/\\]")
@@ -49,9 +51,7 @@ def shown_path(path: Path, project_root: Path) -> str:
         if form.is_relative_to(project_root):
             shown = form.relative_to(project_root).as_posix()
             break
-    if shown.isprintable():
-        return shown
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+    return printable(shown)
 
 
 def confined_path(text: str, folder: Path, bound: str) -> Path:

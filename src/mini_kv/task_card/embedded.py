@@ -11,12 +11,13 @@ import msgspec
 from mini_kv.core.canonical import canonical_sha256
 from mini_kv.core.card import CandidateManifest
 from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
 from mini_kv.task_card.card_rules import version_finding
 from mini_kv.task_card.loading import MANIFEST_FILE, LoadedManifest
 from mini_kv.task_card.manifest_rules import manifest_findings
 from mini_kv.task_card.structure import Finding
-from mini_kv.task_card.wording import found_text, key_text, printable
+from mini_kv.task_card.wording import found_text, key_text
 
 
 def unpack_candidate(manifest: CandidateManifest, sources: Mapping[str, str], folder: Path) -> LoadedManifest:

@@ -13,6 +13,7 @@ import msgspec
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import CandidateManifest, TaskCard
 from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.printable import printable
 from mini_kv.core.record import Record
 from mini_kv.system.paths import PathRefused, find_project_root, read_regular_file, shown_path
 from mini_kv.task_card.axis_rules import axis_findings
@@ -20,7 +21,7 @@ from mini_kv.task_card.card_rules import card_findings, version_finding
 from mini_kv.task_card.document import Document, Problem, read_document
 from mini_kv.task_card.manifest_rules import manifest_findings
 from mini_kv.task_card.structure import Finding, converted
-from mini_kv.task_card.wording import found_text, key_text, printable
+from mini_kv.task_card.wording import found_text, key_text
 
 MANIFEST_FILE = "candidate.yaml"
 MAX_FILE_BYTES = 1024 * 1024

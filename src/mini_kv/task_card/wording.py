@@ -52,13 +52,6 @@ def found_text(value: object) -> str:
     return f"the number {value}"
 
 
-def printable(text: str) -> str:
-    """Return ``text`` with every character escaped that could break the line or its encoding."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
-
-
 def choice(options: Iterable[object]) -> str:
     """Return ``one of a, b, c``, cut when there are many."""
     words = [str(option)[:MAX_FOUND_CHARACTERS] for option in options]

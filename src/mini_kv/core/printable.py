@@ -1,0 +1,14 @@
+"""Text that others wrote, made fit for one line: it neither breaks it, nor steers a terminal."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with every character escaped that cannot be printed, line breaks among them.
+
+    So are the halves of characters that stand for bytes of a file's name that are no UTF-8: what is
+    returned can always be encoded.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
