@@ -21,10 +21,8 @@ from mini_kv.artifacts.attempts import (
     check_files,
     index_row,
     parse_attempt,
-    read_record_bytes,
 )
 from mini_kv.core.attempt import ArtifactIndex, IndexRow
-from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import from_json, to_json
@@ -153,6 +151,10 @@ def _require_layout(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != LAYOUT_VERSION:
         raise sqlite3.DatabaseError(f"layout version {version} is not {LAYOUT_VERSION}")
+    # A view, a trigger or a computed column under these names could go on for ever.
+    found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master LIMIT 8")}
+    if not {_TABLE} <= found <= {_TABLE, _UNLISTED}:
+        raise sqlite3.DatabaseError("its tables are not those of an index")
 
 
 def _insert(connection: sqlite3.Connection, rows: Iterable[IndexRow]) -> None:
@@ -261,18 +263,35 @@ def indexed_sha256(root: Path, task_id: str, attempt_id: str) -> str | None:
 
 
 def changed_rows(root: Path, rows: Iterable[IndexRow]) -> tuple[set[IndexRow], tuple[Finding, ...]]:
-    """Return the rows whose ``attempt.json`` is no longer the one that was indexed, and what to say."""
+    """Return the rows that are not what their attempt's folder gives, every file re-hashed, and what to say.
+
+    The index is a file like any other: what stands in a row must be what the attempt itself says.
+    """
     changed: dict[IndexRow, Finding] = {}
     for row in rows:
-        try:
-            found = sha256_bytes(read_record_bytes(root / row.task_id / row.attempt_id / ATTEMPT_FILE))
-        except (OSError, ValueError):
-            found = None
-        if found != row.attempt_sha256:
-            what = "is gone" if found is None else "was changed since it was indexed"
-            message = f"{row.path} {what}, so it is left out."
-            changed[row] = Finding(code="ATTEMPT_CHANGED", message=message)
+        if (entry := _indexed_entry(root, row)) == row:
+            continue
+        code, what = "ATTEMPT_CHANGED", "was changed since it was indexed"
+        if not _names_an_attempt(row):
+            code, what = "INDEX_CHANGED", "stands in the index and is no attempt's name"
+        elif entry is None:
+            code, what = "ATTEMPT_GONE", "is gone"
+        elif isinstance(entry, IndexRow) and entry.attempt_sha256 == row.attempt_sha256:
+            code, what = "INDEX_CHANGED", "is not what the index says of it"
+        evidence = entry.evidence if isinstance(entry, Finding) else ()
+        name = f"{row.task_id}/{row.attempt_id}"
+        changed[row] = Finding(code=code, message=f"{name} {what}, so it is left out.", evidence=evidence)
     return set(changed), tuple(changed.values())
+
+
+def _indexed_entry(root: Path, row: IndexRow) -> Entry | None:
+    """Return what the folder that a row names holds; ``None`` where it names none, or none is there."""
+    folder = root / row.task_id / row.attempt_id
+    return _entry(folder) if _names_an_attempt(row) and os.path.lexists(folder / ATTEMPT_FILE) else None
+
+
+def _names_an_attempt(row: IndexRow) -> bool:
+    return bool(TASK_ID.fullmatch(row.task_id) and ATTEMPT_ID.fullmatch(row.attempt_id))
 
 
 def _read_database(root: Path, task_id: str | None) -> tuple[IndexRow, ...]:

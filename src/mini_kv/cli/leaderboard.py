@@ -16,6 +16,8 @@ from mini_kv.core.results import Finding
 from mini_kv.system.paths import find_project_root
 
 EXAMPLE = "mini-kv leaderboard --task rmsnorm"
+# What is ranked is sound all the same; the exit code is what a script sees.
+TAMPERED = frozenset({"ATTEMPT_CHANGED", "ATTEMPT_MISPLACED", "ATTEMPT_CONTRADICTED", "INDEX_CHANGED"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the board; an empty one says why, and what to do."""
+    """Print the board; an empty one says why. 7 where an attempt or its row is not what was archived."""
     root: Path = arguments.artifacts or find_project_root(Path.cwd()) / "artifacts"
     if arguments.artifacts is not None and not root.is_dir():
         raise ConfigurationError("NO_ARTIFACTS", f"{root} is not a folder of artifacts.")
@@ -48,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         _print_tables(board)
     else:
         sys.stdout.write(leaderboard.to_text(board))
-    return ExitCode.ACCEPTED
+    tampered = any(finding.code in TAMPERED for finding in (*warnings, *changes))
+    return ExitCode.INTEGRITY if tampered else ExitCode.ACCEPTED
 
 
 def _trusted_board(
