@@ -375,7 +375,8 @@ def test_a_short_call_that_is_remembered_does_not_hide_behind_what_a_single_call
 
 
 @pytest.mark.parametrize(
-    ("elements", "claim_us", "calls"), [(16384, 1.7, 8), (16384, 15.0, 1), (4, 0.5, 32), (1 << 20, 1.0, 1)]
+    ("elements", "claim_us", "calls"),
+    [(16384, 1.7, 8), (16384, 15.0, 8), (16384, 250.0, 1), (4, 0.5, 32), (1 << 20, 1.0, 1)],
 )
 def test_calls_are_timed_together_where_they_are_short_and_fit_a_cache(
     elements: int, claim_us: float, calls: int

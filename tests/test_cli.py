@@ -292,17 +292,23 @@ def test_a_run_under_nohup_outlives_its_terminal() -> None:
 def test_the_first_signal_stops_and_later_ones_only_remind(
     number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    outer = signal.getsignal(number)
+    # Under nohup the tests themselves ignore SIGHUP.
+    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     before = signal.getsignal(number)
     archived = False
-    with stop_once():
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(number)
-        for again in (signal.SIGINT, signal.SIGTERM):
-            os.kill(os.getpid(), again)
-        archived = True
-    assert archived
-    assert signal.getsignal(number) is before
-    assert capfd.readouterr().err.count("being archived") == 2
+    try:
+        with stop_once():
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+            for again in (signal.SIGINT, signal.SIGTERM):
+                os.kill(os.getpid(), again)
+            archived = True
+        assert archived
+        assert signal.getsignal(number) is before
+        assert capfd.readouterr().err.count("being archived") == 2
+    finally:
+        signal.signal(number, outer)
 
 
 def test_handlers_come_back_after_an_undisturbed_run() -> None:

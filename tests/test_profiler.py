@@ -344,7 +344,7 @@ def test_a_case_is_gated_captured_checked_and_archived(profiled: Profiled) -> No
     assert profile.failure is None
     assert (profile.status, profile.exit_code, profile.stage) == (Status.PASS, 0, "analysis")
     assert profile.gate is not None and profile.gate.status is Status.PASS
-    assert [entry.name for entry in profile.gate.rounds] == ["fixed", "repeat", "secret"]
+    assert [entry.name for entry in profile.gate.rounds] == ["fixed", "repeat", "secret", "gradients"]
     assert profile.numerics is not None and profile.numerics.mismatch_count == 0
     assert profile.facts is not None and profile.facts.function == "add_kernel"
     paths = {file.path for file in profile.files}
