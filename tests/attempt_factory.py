@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 from mini_kv.artifacts import AttemptWriter
 from mini_kv.core.attempt import Attempt, Axis
 from mini_kv.core.benchmark import Benchmark, BenchmarkCase, Series
+from mini_kv.core.build import Build
 from mini_kv.core.canonical import canonical_sha256, sha256_bytes
 from mini_kv.core.card import (
     BenchmarkPlan,
@@ -23,6 +25,7 @@ from mini_kv.core.card import (
     Tolerance,
     suite_hash,
 )
+from mini_kv.core.correctness import Correctness
 from mini_kv.core.environment import Environment
 from mini_kv.core.results import Status
 from mini_kv.core.statistics import summarize
@@ -145,6 +148,50 @@ def benchmark(*cases: BenchmarkCase, device: str = "cpu", **changes: Any) -> Ben
     return msgspec.structs.replace(made, **changes)
 
 
+@functools.cache
+def timed_at(speedup: float, **changes: Any) -> Benchmark:
+    """Return a benchmark whose every case is ``speedup`` times as fast as the reference, 10 us each."""
+    cases = tuple(benchmark_case(name, series(10.0), series(10.0 * speedup)) for name in CASE_IDS)
+    return benchmark(*cases, geomean_speedup=speedup, **changes)
+
+
+def build() -> Build:
+    return Build(
+        schema_version="1.0.0",
+        status=Status.PASS,
+        code=None,
+        message=None,
+        key=sha256_bytes(b"build"),
+        cached=False,
+        elapsed_s=1.0,
+        device="cpu",
+        library="v0_naive.so",
+        library_sha256=sha256_bytes(b"library"),
+        library_bytes=7,
+        torch="2.11.0",
+        cxx="g++",
+        cuda_compiler=None,
+        arch_list=(),
+        units=(),
+        source_sha256={},
+    )
+
+
+def correctness(status: Status = Status.PASS) -> Correctness:
+    return Correctness(
+        schema_version="1.0.0",
+        status=status,
+        device="cpu",
+        planned_cases=0,
+        passed_cases=0,
+        cases=(),
+        contract=(),
+        workers_started=1,
+        workers_lost=0,
+        elapsed_s=1.0,
+    )
+
+
 def attempt(writer: AttemptWriter, task: TaskCard, machine: Environment, **changes: Any) -> Attempt:
     axes = ("build", "numerics", "contract", "memory", "timing")
     made = Attempt(
@@ -202,10 +249,19 @@ def write_attempt(
     """Write one whole attempt (accepted, on a CPU, two cases) with ``changes`` to its record."""
     task, machine = task or card(), machine or environment()
     clock, random_bytes = clock or ticking_clock(), random_bytes or counting_bytes()
+    speedup, stable = changes.get("geomean_speedup") or 2.0, changes.get("benchmark_stable") is not False
+    timed = timed or timed_at(speedup, device=machine.device, stable=stable)
+    changes = {"benchmark_stable": timed.stable, "geomean_speedup": timed.geomean_speedup} | changes
     with AttemptWriter(root, task.task_id, clock=clock, random_bytes=random_bytes) as writer:
         writer.add_json("task_card.json", task)
-        writer.add_json("candidate_manifest.json", manifest())
+        candidate_id = changes.get("candidate_id", "v0_naive")
+        writer.add_json(
+            "candidate_manifest.json",
+            msgspec.structs.replace(manifest(candidate_id), operator=task.operator),
+        )
+        writer.add_json("compile.json", build())
+        writer.add_json("correctness.json", correctness())
         writer.add_json("environment.json", machine)
-        writer.add_json("benchmark.json", timed or benchmark(device=machine.device))
+        writer.add_json("benchmark.json", timed)
         writer.add_tree(SOURCES if files is None else files)
         return writer.finish(attempt(writer, task, machine, **changes)), writer

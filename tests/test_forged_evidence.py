@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +14,12 @@ import msgspec
 import pytest
 
 import attempt_factory as make
-from mini_kv.artifacts import read_index
+from mini_kv.artifacts import load_baseline, promote_baseline, read_index, rebuild_index
 from mini_kv.core.attempt import IndexRow
+from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.errors import IntegrityError
 from mini_kv.core.record import from_json, to_json
+from mini_kv.core.results import Status
 
 MiniKv = Callable[..., tuple[int, str, str]]
 
@@ -119,3 +124,123 @@ def test_a_trigger_in_the_index_ran_when_an_attempt_was_added(tmp_path: Path) ->
     _, writer = make.write_attempt(tmp_path, random_bytes=make.counting_bytes(1))
     assert [warning.code for warning in writer.warnings] == ["INDEX_UNUSABLE"]
     assert len(read_index(tmp_path)[0]) == 2
+
+
+def forge_attempt(folder: Path, **forged: Any) -> None:
+    """Rewrite ``attempt.json`` as the judge would have written it, and take the index away."""
+    path = folder / "attempt.json"
+    path.write_bytes(to_json(json.loads(path.read_bytes()) | forged))
+    for index in folder.parent.parent.glob("index.db*"):
+        index.unlink()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"geomean_speedup": 50.0},
+        {"primary_p50_us": 0.1},
+        {"candidate_id": "v9_another"},
+        {"candidate_version": "9.0.0"},
+        {"build_key": "0" * 64},
+        {"suite_sha256": "0" * 64},
+        {"started_at": "2030-01-01T00:00:00.000000Z"},
+    ],
+)
+def test_an_attempt_was_ranked_and_promoted_by_figures_that_its_own_records_deny(
+    tmp_path: Path, mini_kv: MiniKv, forged: dict[str, Any]
+) -> None:
+    _, writer = make.write_attempt(tmp_path)
+    forge_attempt(writer.folder, **forged)
+    code, _, err = mini_kv("rebuild-index", "--artifacts", str(tmp_path))
+    assert (code, "contradicts its own records" in err) == (7, True)
+    assert writer.attempt_id not in mini_kv("leaderboard", "--artifacts", str(tmp_path))[1]
+    with pytest.raises(IntegrityError, match="contradicts its own records"):
+        promote_baseline(writer.folder, tmp_path / "baseline.json", now=make.START)
+
+
+@pytest.mark.parametrize("name", ["correctness.json", "compile.json", "candidate_manifest.json"])
+def test_an_attempt_was_correct_without_the_record_that_shows_it(tmp_path: Path, name: str) -> None:
+    _, writer = make.write_attempt(tmp_path)
+    (writer.folder / name).unlink()
+    files = json.loads((writer.folder / "attempt.json").read_bytes())["files"]
+    forge_attempt(writer.folder, files=[file for file in files if file["path"] != name])
+    (damaged,) = rebuild_index(tmp_path).damaged
+    assert damaged.code == "ATTEMPT_CONTRADICTED"
+    assert f"it holds no {name}" in damaged.evidence[0]
+
+
+def test_a_failed_attempt_became_a_correct_one_by_an_edit_of_its_axes(tmp_path: Path) -> None:
+    _, writer = make.write_attempt(tmp_path)
+    path = writer.folder / "correctness.json"
+    path.write_bytes(to_json(make.correctness(Status.FAIL)))
+    files = json.loads((writer.folder / "attempt.json").read_bytes())["files"]
+    for file in files:
+        if file["path"] == path.name:
+            file |= {"sha256": sha256_bytes(path.read_bytes()), "size_bytes": path.stat().st_size}
+    forge_attempt(writer.folder, files=files)
+    (damaged,) = rebuild_index(tmp_path).damaged
+    assert damaged.evidence == ("it says that its correctness is PASS, its records say FAIL",)
+
+
+def test_a_copied_attempt_stood_for_a_later_one(tmp_path: Path) -> None:
+    _, writer = make.write_attempt(tmp_path)
+    later = writer.folder.with_name("20260401T120000Z-00000001")
+    shutil.copytree(writer.folder, later)
+    forge_attempt(later, attempt_id=later.name)
+    index = rebuild_index(tmp_path)
+    assert [row.attempt_id for row in index.attempts] == [writer.attempt_id]
+    assert "its id's time is 20260401T120000Z" in index.damaged[0].evidence[0]
+
+
+def set_p50(value: float) -> Callable[[dict[str, Any]], None]:
+    def edit(baseline: dict[str, Any]) -> None:
+        baseline["benchmark"]["cases"][0]["candidate"]["p50_us"] = value
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        set_p50(100.0),
+        set_p50(1.0),
+        set_p50(-1.0),
+        lambda it: it["benchmark"].update(cases=[]),
+        lambda it: it["benchmark"].update(cases=it["benchmark"]["cases"] * 2),
+        lambda it: it["benchmark"].update(status="FAIL"),
+        lambda it: it["benchmark"].update(device="cuda"),
+        lambda it: it["benchmark"]["cases"][0].update(stable=False),
+        lambda it: it["benchmark"]["cases"][0].update(candidate=None),
+        lambda it: it["benchmark"]["cases"][0]["candidate"].update(samples_us=[]),
+        lambda it: it["attempt"].update(environment_key="a" * 64),
+        lambda it: it["candidate_manifest"].update(candidate_id="another"),
+    ],
+)
+def test_a_baseline_that_was_hashed_again_after_an_edit_was_compared_with(
+    tmp_path: Path, edit: Callable[[dict[str, Any]], None]
+) -> None:
+    output = tmp_path / "baseline.json"
+    promote_baseline(make.write_attempt(tmp_path / "artifacts")[1].folder, output, now=make.START)
+    baseline = json.loads(output.read_bytes())
+    edit(baseline)
+    for file in baseline["attempt"]["files"]:
+        part = file["path"].removesuffix(".json")
+        if part in ("candidate_manifest", "environment", "benchmark"):
+            file["sha256"] = sha256_bytes(to_json(baseline[part]))
+    baseline["attempt_sha256"] = sha256_bytes(to_json(baseline["attempt"]))
+    output.write_bytes(to_json(baseline))
+    with pytest.raises(IntegrityError, match="contradicts itself"):
+        load_baseline(output)
+
+
+def test_a_ring_of_links_and_deep_json_were_faults_of_the_tool(tmp_path: Path, mini_kv: MiniKv) -> None:
+    _, writer = make.write_attempt(tmp_path / "artifacts")
+    ring = tmp_path / "ring"
+    ring.symlink_to(ring)
+    assert mini_kv("verify", "--task", "tasks/vector_add.yaml", "--baseline", str(ring))[0] == 2
+    deep = tmp_path / "deep.json"
+    deep.write_bytes(b"[" * 200_000)
+    code, _, err = mini_kv(
+        "promote-baseline", "--attempt", str(writer.folder), "--output", str(deep), "--replace"
+    )
+    assert (code, "is no baseline" in err) == (2, True)

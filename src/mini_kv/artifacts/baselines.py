@@ -15,17 +15,17 @@ from mini_kv.artifacts.attempts import (
     read_attempt,
     read_record_bytes,
 )
+from mini_kv.artifacts.contradictions import contradictions, of_parts
 from mini_kv.artifacts.index import indexed_sha256
 from mini_kv.core.attempt import Attempt, Baseline
-from mini_kv.core.benchmark import Benchmark, Series
+from mini_kv.core.benchmark import Benchmark
 from mini_kv.core.canonical import sha256_bytes
-from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard, suite_hash
+from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard
 from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ConfigurationError, IntegrityError
 from mini_kv.core.quality import judge_quality
 from mini_kv.core.record import Record, from_json, to_json
 from mini_kv.core.results import Status
-from mini_kv.core.statistics import summarize
 from mini_kv.system.archive_folder import SOURCES_FOLDER, reason, utc_text
 from mini_kv.system.files import fsync_folder, write_bytes_atomic
 
@@ -58,7 +58,7 @@ def promote_baseline(attempt_folder: Path, output: Path, *, now: datetime, repla
     benchmark = _archived(folder, attempt, "benchmark.json", Benchmark)
     environment = _archived(folder, attempt, "environment.json", Environment)
     card = _archived(folder, attempt, "task_card.json", TaskCard)
-    _require_consistent(attempt, card, environment)
+    _require_consistent(folder, attempt)
     _require_stable(attempt, benchmark, card)
     sources = _sources(folder, attempt)
     baseline = Baseline(
@@ -85,7 +85,7 @@ def _refuse_overwriting(output: Path, replace: bool) -> None:
         raise _exists(output)
     try:
         there = msgspec.json.decode(read_record_bytes(output))
-    except (OSError, ValueError, msgspec.DecodeError):
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError):
         there = None
     # An older version's or an edited one may be replaced: what it is can still be told.
     if not (isinstance(there, dict) and {"attempt", "benchmark"} <= there.keys()):
@@ -141,20 +141,10 @@ def _archived(folder: Path, attempt: Attempt, name: str, kind: type[_R]) -> _R:
         raise _refuse(attempt, f"its {name} cannot be read ({reason(error)})") from error
 
 
-def _require_consistent(attempt: Attempt, card: TaskCard, environment: Environment) -> None:
-    claims: dict[str, tuple[object, object]] = {
-        "environment key": (attempt.environment_key, environment.key),
-        "device": (attempt.device, environment.device),
-        "task id": (attempt.task_id, card.task_id),
-        "operator version": (attempt.operator_version, card.operator_version),
-        "suite hash": (attempt.suite_sha256, suite_hash(card)),
-    }
-    for what, (claimed, recorded) in claims.items():
-        if claimed != recorded:
-            message = (
-                f"Attempt {attempt.attempt_id} says that its {what} is {claimed}, its records say {recorded}."
-            )
-            raise IntegrityError("ATTEMPT_INCONSISTENT", message)
+def _require_consistent(folder: Path, attempt: Attempt) -> None:
+    if found := contradictions(folder, attempt):
+        message = f"Attempt {attempt.attempt_id} contradicts its own records: {'; '.join(found)}."
+        raise IntegrityError("ATTEMPT_CONTRADICTED", message)
 
 
 def _require_stable(attempt: Attempt, benchmark: Benchmark, card: TaskCard) -> None:
@@ -173,25 +163,8 @@ def _require_stable(attempt: Attempt, benchmark: Benchmark, card: TaskCard) -> N
             or not case.stable
         ):
             raise _refuse(attempt, f"case {case.case_id} was not timed well")
-        for side in (case.candidate, case.reference):
-            if _summary_again(side) != side:
-                what = f"the figures of {case.case_id} do not follow from its samples"
-                raise IntegrityError("SAMPLES_CHANGED", f"Attempt {attempt.attempt_id}: {what}.")
         if findings := judge_quality(case.candidate, case.reference, benchmark.device):
             raise _refuse(attempt, f"case {case.case_id} is unstable ({findings[0].message.rstrip('.')})")
-
-
-def _summary_again(side: Series) -> Series | None:
-    try:
-        return summarize(
-            side.samples_us,
-            calls_per_sample=side.calls_per_sample,
-            launch_exposed=side.launch_exposed,
-            floor_us=side.floor_us,
-            tick_us=side.tick_us,
-        )
-    except ValueError:
-        return None
 
 
 def _sources(folder: Path, attempt: Attempt) -> dict[str, str]:
@@ -240,7 +213,7 @@ def load_baseline(path: Path) -> Baseline:
     baseline of this major version and ``IntegrityError`` for one that was edited.
     """
     try:
-        raw = read_record_bytes(path.resolve())
+        raw = read_record_bytes(Path(os.path.realpath(path)))  # Path.resolve raises on links in a ring
     except (OSError, ValueError) as error:
         message = f"The baseline {path} cannot be read: {reason(error)}."
         raise ConfigurationError("BASELINE_UNREADABLE", message) from error
@@ -262,7 +235,27 @@ def _verify(raw: bytes, path: Path) -> Baseline:
         message = f"The baseline {path} was edited: {', '.join(changed)} do not match their hashes."
         raise IntegrityError("BASELINE_CHANGED", message)
     _require_eligible(baseline.attempt)
+    if found := _contradictions(baseline):
+        message = f"The baseline {path} contradicts itself: {'; '.join(found)}."
+        raise IntegrityError("BASELINE_CONTRADICTED", message)
     return baseline
+
+
+def _contradictions(baseline: Baseline) -> list[str]:
+    """Return what no promotion would have let pass; whoever edits a part can hash it again as well."""
+    timed = baseline.benchmark
+    found = list(of_parts(baseline.attempt, baseline.candidate_manifest, baseline.environment, timed))
+    names = [case.case_id for case in timed.cases]
+    if not names or len(set(names)) != len(names):
+        found.append("its benchmark has no cases, or one twice")
+    if timed.status is not Status.PASS or not timed.stable:
+        found.append("its benchmark is not stable")
+    found += [
+        f"{case.case_id} was not timed well"
+        for case in timed.cases
+        if case.status is not Status.PASS or not case.stable or not (case.candidate and case.reference)
+    ]
+    return found
 
 
 def _changed_parts(baseline: Baseline, parts: dict[str, Any]) -> list[str]:

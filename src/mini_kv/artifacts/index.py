@@ -20,8 +20,10 @@ from mini_kv.artifacts.attempts import (
     TASK_ID,
     check_files,
     index_row,
+    is_correct,
     parse_attempt,
 )
+from mini_kv.artifacts.contradictions import contradictions
 from mini_kv.core.attempt import ArtifactIndex, IndexRow
 from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import ConfigurationError
@@ -92,6 +94,9 @@ def _entry(folder: Path) -> Entry:
     if changes:
         evidence = tuple(f"{change.code}: {change.message}" for change in changes)
         return Finding(code="ATTEMPT_CHANGED", message=f"{path} is not what was archived.", evidence=evidence)
+    if is_correct(attempt) and (found := contradictions(folder, attempt)):
+        message = f"{path} contradicts its own records."
+        return Finding(code="ATTEMPT_CONTRADICTED", message=message, evidence=found)
     return index_row(folder, attempt, digest)
 
 

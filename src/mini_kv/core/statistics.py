@@ -199,3 +199,18 @@ def summarize(
         robust_cv=spread,
         robust_cv_p95=robust_cv(repeat_p95_us, tick_us),
     )
+
+
+def follows_from_samples(series: Series) -> bool:
+    """Say whether all figures of a series are those of its own samples."""
+    try:
+        again = summarize(
+            series.samples_us,
+            calls_per_sample=series.calls_per_sample,
+            launch_exposed=series.launch_exposed,
+            floor_us=series.floor_us,
+            tick_us=series.tick_us,
+        )
+    except ValueError:
+        return False
+    return again == series
