@@ -12,6 +12,7 @@ from fake_project import FakeProject, fake_project
 from mini_kv import compiler
 from mini_kv.artifacts import load_baseline
 from mini_kv.compiler import BuildRequest
+from mini_kv.core.attempt import Baseline
 from mini_kv.core.build import Build
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import ConfigurationError, ExitCode
@@ -196,6 +197,7 @@ def forged(baseline: Path, part: str, change: dict[str, Any]) -> Path:
         ("candidate_manifest", {"sources": ["op.cpp", "sub/../../other.cu"]}, "sources[1]"),
         ("candidate_manifest", {"dispatcher": "aten::double"}, "which is PyTorch's"),
         ("candidate_manifest", {"schema_version": "2.0.0"}, "another major version"),
+        ("candidate_manifest", {"dispatcher": "aten::double\n"}, "a line break in text"),
         ("sources", {"../../outside.h": "//"}, "a source named '../../outside.h'"),
         ("sources", {"op.cpp/inner.h": "//"}, "a source named 'op.cpp/inner.h'"),
         ("sources", {"a\x00b.h": "//"}, "a source named 'a\\x00b.h'"),
@@ -213,6 +215,22 @@ def test_a_baselines_manifest_passed_by_the_list_of_allowed_flags(
     assert refused.value.code in ("BASELINE_MANIFEST", "BASELINE_SOURCES", "BASELINE_INVALID")
     assert said in refused.value.message and "\n" not in refused.value.message
     assert fake_project.events == [], "nothing was built"
+
+
+def test_a_baseline_exchanged_during_the_run_was_recorded_as_the_one_compared_with(
+    fake_project: FakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = baseline_of(fake_project)
+    digest = sha256_bytes(path.read_bytes())
+
+    def exchange(baseline: Baseline, name: str) -> None:
+        require_sound_sources(baseline, name)
+        path.write_bytes(b"another")
+
+    monkeypatch.setattr("mini_kv.pipeline.require_sound_sources", exchange)
+    verdict = fake_project.verify(baseline=path, pairs=0)
+    assert verdict.regression is not None
+    assert verdict.regression.baseline_sha256 == digest
 
 
 def test_a_forgery_that_breaks_no_rule_is_rebuilt(fake_project: FakeProject) -> None:

@@ -66,7 +66,7 @@ def test_what_cannot_move_alone_is_left_alone() -> None:
 
 def test_an_id_of_the_cards_own_is_not_taken_again() -> None:
     card = probe_card(probe_case("a", HONEST), probe_case("secret_2", HONEST, shape=(4, 4)))
-    assert [case.id for case in secret_cases(card, SEEDS[1])] == ["secret_1", "secret_3"]
+    assert [case.id for case in secret_cases(card, SEEDS[1])] == ["secret_1", "secret_3", "secret_4"]
 
 
 def test_one_extent_of_one_still_finds_a_shape() -> None:
@@ -96,3 +96,14 @@ def test_a_candidate_that_knows_the_cards_shapes_fails_the_secret_ones() -> None
 
 def test_an_honest_candidate_passes_them() -> None:
     assert {result.status for result in run(HONEST, SEEDS[3]).values()} == {Status.PASS}
+
+
+def test_a_shape_that_no_device_holds_kept_the_judge_at_primes_for_hours() -> None:
+    for shape in ((1 << 62,), (1 << 62, 1 << 62), (3, 1 << 40)):
+        assert secret_cases(probe_card(probe_case("a", HONEST, shape=shape)), SEEDS[0]) == ()
+
+
+def test_cases_named_like_secret_ones_left_no_secret_ones() -> None:
+    named = [probe_case(f"secret_{number}", HONEST) for number in (1, 2, 3)]
+    found = secret_cases(probe_card(probe_case("a", HONEST), *named), SEEDS[0])
+    assert [case.id for case in found] == ["secret_4", "secret_5", "secret_6"]

@@ -43,7 +43,6 @@ from mini_kv.run.gate import (
     warn_of_incomparable,
 )
 from mini_kv.run.rerun import require_sound_sources
-from mini_kv.system.files import sha256_file
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.sandbox.kernel import guard_memory
 
@@ -127,19 +126,21 @@ def verify(request: VerifyRequest, progress: Progress) -> Verdict:
     )
 
 
-def _baseline(request: VerifyRequest, inputs: RunInputs, progress: Progress) -> Baseline | None:
+def _baseline(request: VerifyRequest, inputs: RunInputs, progress: Progress) -> tuple[Baseline, str] | None:
+    """Return the baseline that was asked for and the hash of the very bytes that it was read from."""
     if request.baseline is None:
         return None
-    baseline, name = artifacts.load_baseline(request.baseline), str(request.baseline)
+    baseline, sha256 = artifacts.read_baseline(request.baseline)
+    name = str(request.baseline)
     require_sound_sources(baseline, name)
     warn_of_incomparable(inputs, baseline, name, required=request.require_comparable, progress=progress)
-    return baseline
+    return baseline, sha256
 
 
 def _run_stages(
     request: VerifyRequest,
     inputs: RunInputs,
-    baseline: Baseline | None,
+    baseline: tuple[Baseline, str] | None,
     evidence: _Evidence,
     progress: Progress,
 ) -> None:
@@ -186,7 +187,7 @@ def _run_stages(
             return
         if baseline is not None:
             with evidence.stage("regression"):
-                _compare(crew, request, baseline, evidence, progress)
+                _compare(crew, request, *baseline, evidence, progress)
 
 
 # --------------------------------------------------------------------------- stages
@@ -208,7 +209,12 @@ def _time(crew: Crew, request: VerifyRequest, evidence: _Evidence, progress: Pro
 
 
 def _compare(
-    crew: Crew, request: VerifyRequest, baseline: Baseline, evidence: _Evidence, progress: Progress
+    crew: Crew,
+    request: VerifyRequest,
+    baseline: Baseline,
+    sha256: str,
+    evidence: _Evidence,
+    progress: Progress,
 ) -> None:
     """Let the gate decide against the baseline, and keep whatever it measured for that."""
     assert request.baseline is not None and evidence.build is not None and evidence.benchmark is not None
@@ -219,7 +225,7 @@ def _compare(
         GateRequest(
             baseline=baseline,
             name=request.baseline.name,
-            sha256=sha256_file(request.baseline),
+            sha256=sha256,
             build=evidence.build,
             policy=policy,
             timeout_s=request.timeout_s,

@@ -8,7 +8,7 @@ from mini_kv.artifacts.attempts import (
     is_correct,
     read_attempt,
 )
-from mini_kv.artifacts.baselines import load_baseline, promote_baseline
+from mini_kv.artifacts.baselines import load_baseline, promote_baseline, read_baseline
 from mini_kv.artifacts.index import changed_rows, read_index, rebuild_index
 from mini_kv.artifacts.writer import AttemptWriter
 
@@ -21,6 +21,7 @@ __all__ = [
     "load_baseline",
     "promote_baseline",
     "read_attempt",
+    "read_baseline",
     "read_index",
     "rebuild_index",
 ]

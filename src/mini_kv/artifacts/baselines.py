@@ -206,7 +206,12 @@ def _write(output: Path, raw: bytes, replace: bool) -> None:
 
 
 def load_baseline(path: Path) -> Baseline:
-    """Return the baseline in ``path`` after checking it against every hash it carries.
+    """Return the baseline in ``path``, as :func:`read_baseline` does, without its file's hash."""
+    return read_baseline(path)[0]
+
+
+def read_baseline(path: Path) -> tuple[Baseline, str]:
+    """Return the baseline in ``path``, checked against every hash it carries, and the SHA-256 of the bytes read.
 
     The parts are hashed as they stand in the file, not as this version's records would write them, so a
     baseline outlives fields that are added later. Raises ``ConfigurationError`` for a file that is no
@@ -217,7 +222,7 @@ def load_baseline(path: Path) -> Baseline:
     except (OSError, ValueError) as error:
         message = f"The baseline {path} cannot be read: {reason(error)}."
         raise ConfigurationError("BASELINE_UNREADABLE", message) from error
-    return _verify(raw, path)
+    return _verify(raw, path), sha256_bytes(raw)
 
 
 def _verify(raw: bytes, path: Path) -> Baseline:

@@ -5,6 +5,7 @@ They are a function of the card and one secret seed, so that an archived attempt
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -19,6 +20,8 @@ SEED_NAME = "secret_shapes"
 # A secret case costs what a core case costs: at most this many elements, or four times its base.
 MAX_ELEMENTS = 1 << 18
 _GROWTH = 4
+# No device holds such a case; to look for primes beside its extents would take the judge hours.
+MAX_BASE_ELEMENTS = 1 << 38
 # One or two values are right by chance too often (relu of them is zero); such cases are the card's own.
 MIN_ELEMENTS = 16
 _EDGES = (2, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -36,16 +39,18 @@ def secret_cases(card: TaskCard, seed: str) -> tuple[Case, ...]:
     chance = random.Random(int(seed, 16))
     known: set[object] = {case.params.get("shape") for case in card.cases}
     taken = {case.id for case in card.cases}
+    # A case of the card that has such a name takes no secret one's place.
+    free = (name for number in itertools.count(1) if (name := f"secret_{number}") not in taken)
     found: list[Case] = []
-    for number in range(1, COUNT + 1):
+    for _ in range(COUNT):
         base = chance.choice(bases)
         shape = _new_shape(_extents(base), known, chance)
-        if shape is None or f"secret_{number}" in taken:
+        if shape is None:
             continue
         known.add(shape)
         found.append(
             msgspec.structs.replace(
-                base, id=f"secret_{number}", kind=CaseKind.BOUNDARY, params=base.params | {"shape": shape}
+                base, id=next(free), kind=CaseKind.BOUNDARY, params=base.params | {"shape": shape}
             )
         )
     return tuple(found)
@@ -63,7 +68,8 @@ def _is_base(case: Case) -> bool:
         isinstance(extent, int) and not isinstance(extent, bool) and extent > 0 for extent in shape
     )
     others = any(name != "shape" and name.endswith("shape") for name in case.params)
-    return case.kind is CaseKind.CORE and bool(shape) and whole and not others
+    usable = case.kind is CaseKind.CORE and bool(shape) and whole and not others
+    return usable and element_count(_extents(case)) <= MAX_BASE_ELEMENTS
 
 
 def _new_shape(base: Sequence[int], known: set[object], chance: random.Random) -> tuple[int, ...] | None:

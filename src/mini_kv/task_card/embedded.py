@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -14,8 +14,10 @@ from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
 from mini_kv.task_card.card_rules import version_finding
+from mini_kv.task_card.document import KeyPath, Plain
 from mini_kv.task_card.loading import MANIFEST_FILE, LoadedManifest
 from mini_kv.task_card.manifest_rules import manifest_findings
+from mini_kv.task_card.scalars import text_problem
 from mini_kv.task_card.structure import Finding
 from mini_kv.task_card.wording import found_text, key_text
 
@@ -33,7 +35,9 @@ def unpack_candidate(manifest: CandidateManifest, sources: Mapping[str, str], fo
     data = msgspec.json.decode(to_json(manifest))  # lists and texts, as a document has them
     version = version_finding(data)
     findings = (
-        [version] if version is not None else list(manifest_findings(data, Path(os.path.realpath(folder))))
+        [version]
+        if version is not None
+        else [*_text_findings(data), *manifest_findings(data, Path(os.path.realpath(folder)))]
     )
     if findings:
         message = f"the baseline's candidate_manifest is no valid one: {_told(findings)}"
@@ -60,6 +64,17 @@ def _write(name: str, text: str, folder: Path) -> None:
         why = error.strerror if isinstance(error, OSError) else error
         message = f"the baseline holds a source named {shown}, which cannot be written: {why}"
         raise ConfigurationError("BASELINE_SOURCES", message) from error
+
+
+def _text_findings(value: Plain, path: KeyPath = ()) -> Iterator[Finding]:
+    """Yield each text that no document can hold: a pattern's end also fits before a last line break."""
+    if isinstance(value, str):
+        if problem := text_problem(value):
+            yield path, problem
+        return
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, inner in pairs:
+        yield from _text_findings(inner, (*path, step))
 
 
 def _told(findings: list[Finding]) -> str:
