@@ -15,11 +15,13 @@ import pytest
 
 import attempt_factory as make
 from mini_kv.artifacts import load_baseline, promote_baseline, read_index, rebuild_index
+from mini_kv.artifacts.index import _entry as entry
 from mini_kv.core.attempt import IndexRow
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import IntegrityError
-from mini_kv.core.record import from_json, to_json
+from mini_kv.core.record import from_json, to_builtins, to_json
 from mini_kv.core.results import Status
+from mini_kv.core.statistics import summarize
 
 MiniKv = Callable[..., tuple[int, str, str]]
 
@@ -199,12 +201,20 @@ def set_p50(value: float) -> Callable[[dict[str, Any]], None]:
     return edit
 
 
+def tiny(case: dict[str, Any]) -> dict[str, Any]:
+    """Return a series so short that the speedup over the reference is no number."""
+    samples = tuple(tuple(5e-324 for _ in repeat) for repeat in case["candidate"]["samples_us"])
+    made = summarize(samples, calls_per_sample=1, launch_exposed=0, floor_us=0.0, tick_us=5e-324)
+    return dict(to_builtins(made))
+
+
 @pytest.mark.parametrize(
     "edit",
     [
         set_p50(100.0),
         set_p50(1.0),
         set_p50(-1.0),
+        lambda it: it["benchmark"]["cases"][0].update(candidate=tiny(it["benchmark"]["cases"][0])),
         lambda it: it["benchmark"].update(cases=[]),
         lambda it: it["benchmark"].update(cases=it["benchmark"]["cases"] * 2),
         lambda it: it["benchmark"].update(status="FAIL"),
@@ -244,3 +254,22 @@ def test_a_ring_of_links_and_deep_json_were_faults_of_the_tool(tmp_path: Path, m
         "promote-baseline", "--attempt", str(writer.folder), "--output", str(deep), "--replace"
     )
     assert (code, "is no baseline" in err) == (2, True)
+
+
+def test_every_forged_row_made_the_board_hash_all_the_others_again(
+    tmp_path: Path, mini_kv: MiniKv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, numbers = make.ticking_clock(), make.counting_bytes()
+    for _ in range(6):
+        make.write_attempt(tmp_path, clock=clock, random_bytes=numbers)
+    make.write_attempt(tmp_path, clock=clock, random_bytes=numbers, candidate_id="another")
+    for row in read_index(tmp_path)[0]:
+        if row.candidate_id == "v0_naive":
+            (tmp_path / row.path / "benchmark.json").write_bytes(b"{}")
+    looked_at: list[str] = []
+    monkeypatch.setattr(
+        "mini_kv.artifacts.index._entry", lambda folder: looked_at.append(folder.name) or entry(folder)
+    )
+    code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert (code, "another" in out) == (7, True)
+    assert len(looked_at) == len(set(looked_at)) == 7

@@ -85,8 +85,9 @@ def _of_samples(timed: Benchmark) -> Iterator[str]:
             yield f"the figures of {case.case_id} do not follow from its samples"
             return
         speedups.append(case.reference.p50_us / case.candidate.p50_us)
-        if not _equal(case.speedup, speedups[-1]):
+        if not (0.0 < speedups[-1] < math.inf and _equal(case.speedup, speedups[-1])):
             yield f"the speedup of {case.case_id} does not follow from its times"
+            return
     if len(speedups) == len(timed.cases) > 0 and not _equal(timed.geomean_speedup, geometric_mean(speedups)):
         yield "its mean speedup does not follow from those of its cases"
 

@@ -274,19 +274,24 @@ def changed_rows(root: Path, rows: Iterable[IndexRow]) -> tuple[set[IndexRow], t
     """
     changed: dict[IndexRow, Finding] = {}
     for row in rows:
-        if (entry := _indexed_entry(root, row)) == row:
-            continue
-        code, what = "ATTEMPT_CHANGED", "was changed since it was indexed"
-        if not _names_an_attempt(row):
-            code, what = "INDEX_CHANGED", "stands in the index and is no attempt's name"
-        elif entry is None:
-            code, what = "ATTEMPT_GONE", "is gone"
-        elif isinstance(entry, IndexRow) and entry.attempt_sha256 == row.attempt_sha256:
-            code, what = "INDEX_CHANGED", "is not what the index says of it"
-        evidence = entry.evidence if isinstance(entry, Finding) else ()
-        name = f"{row.task_id}/{row.attempt_id}"
-        changed[row] = Finding(code=code, message=f"{name} {what}, so it is left out.", evidence=evidence)
+        if (entry := _indexed_entry(root, row)) != row:
+            changed[row] = _unlike(row, entry)
     return set(changed), tuple(changed.values())
+
+
+def _unlike(row: IndexRow, entry: Entry | None) -> Finding:
+    name = f"{row.task_id}/{row.attempt_id}"
+    if not _names_an_attempt(row):
+        message = f"{name} stands in the index and is no attempt's name, so it is left out."
+        return Finding(code="INDEX_CHANGED", message=message)
+    if entry is None:
+        return Finding(code="ATTEMPT_GONE", message=f"{name} is gone, so it is left out.")
+    if isinstance(entry, IndexRow) and entry.attempt_sha256 == row.attempt_sha256:
+        message = f"{name} is not what the index says of it, so it is left out."
+        return Finding(code="INDEX_CHANGED", message=message)
+    message = f"{name} was changed since it was indexed, so it is left out."
+    evidence = entry.evidence if isinstance(entry, Finding) else ()
+    return Finding(code="ATTEMPT_CHANGED", message=message, evidence=evidence)
 
 
 def _indexed_entry(root: Path, row: IndexRow) -> Entry | None:

@@ -59,14 +59,15 @@ def _trusted_board(
 ) -> tuple[Leaderboard, tuple[IndexRow, ...], tuple[Finding, ...]]:
     """Rank, re-hash what was ranked, and rank again without what is not as it was indexed."""
     changes: tuple[Finding, ...] = ()
+    sound: set[IndexRow] = set()
     while True:
         board = leaderboard.rank_attempts(rows)
         ranked = {(group.task_id, row.attempt_id) for group in board.groups for row in group.rows}
-        changed, findings = changed_rows(
-            root, (row for row in rows if (row.task_id, row.attempt_id) in ranked)
-        )
+        looked_at = {row for row in rows if (row.task_id, row.attempt_id) in ranked} - sound
+        changed, findings = changed_rows(root, [row for row in rows if row in looked_at])
         if not changed:
             return board, rows, changes
+        sound |= looked_at - changed
         changes += findings
         rows = tuple(row for row in rows if row not in changed)
 
