@@ -125,7 +125,7 @@ def assert_gone(marker: str, within_s: float = 3.0) -> None:
     deadline = time.monotonic() + within_s
     while (left := processes_with(marker)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert left == []
+    assert left == [], left
 
 
 @dataclass(frozen=True, kw_only=True)

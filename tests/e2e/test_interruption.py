@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -55,11 +56,20 @@ def test_ctrl_c_while_timing_keeps_what_was_found(project: Project) -> None:
     assert not attempt.complete
 
 
+@pytest.fixture
+def tmp_path_of_all() -> Iterator[Path]:
+    """A temporary folder that every user may enter and write to, as the system's own."""
+    with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
+        os.chmod(folder, 0o1777)
+        yield Path(folder)
+
+
 @pytest.mark.slow
-def test_workers_die_with_a_judge_that_is_killed_and_the_next_run_sweeps(project: Project) -> None:
-    place = project.scratch / "tmp"
-    place.mkdir()
-    place.chmod(0o1777)
+def test_workers_die_with_a_judge_that_is_killed_and_the_next_run_sweeps(
+    project: Project, tmp_path_of_all: Path
+) -> None:
+    # pytest's own folder is closed to the user that workers run as: there they would reach no namespace.
+    place = tmp_path_of_all
     environ = {"TMPDIR": str(place)}
     started = project.start("--task", project.card("hanging"), "--timeout", "120", environ=environ)
     started.wait_for("correctness: ...")
