@@ -19,6 +19,7 @@ from mini_kv.artifacts.index import _entry as entry
 from mini_kv.core.attempt import IndexRow
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import IntegrityError
+from mini_kv.core.printable import markdown_cell
 from mini_kv.core.record import from_json, to_builtins, to_json
 from mini_kv.core.results import Status
 from mini_kv.core.statistics import summarize
@@ -267,9 +268,17 @@ def test_every_forged_row_made_the_board_hash_all_the_others_again(
         if row.candidate_id == "v0_naive":
             (tmp_path / row.path / "benchmark.json").write_bytes(b"{}")
     looked_at: list[str] = []
-    monkeypatch.setattr(
-        "mini_kv.artifacts.index._entry", lambda folder: looked_at.append(folder.name) or entry(folder)
-    )
+
+    def counted(folder: Path) -> object:
+        looked_at.append(folder.name)
+        return entry(folder)
+
+    monkeypatch.setattr("mini_kv.artifacts.index._entry", counted)
     code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path))
     assert (code, "another" in out) == (7, True)
     assert len(looked_at) == len(set(looked_at)) == 7
+
+
+def test_a_message_that_ended_its_cell_made_another_of_the_table() -> None:
+    assert markdown_cell("x\\| PASS |") == "x\\\\\\| PASS \\|", "a backslash of its own freed the bar"
+    assert markdown_cell("![x](http://y) `z` <b>\n") == "!\\[x\\](http://y) \\`z\\` &lt;b&gt;\\\\n"

@@ -193,7 +193,7 @@ def test_markdown_is_one_table_a_group() -> None:
 
 def test_names_cannot_forge_the_table() -> None:
     board = rank_attempts([row(candidate_id="a|b\n\x1b[2Kc", environment="x\ny")])
-    assert "a\\|b??[2Kc" in to_markdown(board)
+    assert "a\\|b??\\[2Kc" in to_markdown(board)
     assert "\x1b" not in to_text(board)
     assert to_text(board).splitlines()[0].endswith("x?y")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from mini_kv.core.attempt import IndexRow, Leaderboard, LeaderboardGroup, LeaderboardRow
 from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import ExitCode
+from mini_kv.core.printable import markdown_cell
 
 COLUMNS = ("rank", "candidate", "version", "speedup", "P50 us", "attempt")
 # Numbers are read by their last digit.
@@ -141,18 +141,14 @@ def to_text(board: Leaderboard) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _markdown(cell: str) -> str:
-    return escape(cell, quote=False).replace("|", "\\|")
-
-
 def to_markdown(board: Leaderboard) -> str:
     """Return the board as GitHub-flavoured Markdown, one table a group."""
     rule = ["---:" if name in RIGHT_ALIGNED else "---" for name in COLUMNS]
     blocks = []
     for group in board.groups:
         table = [COLUMNS, rule, *(cells(row) for row in group.rows)]
-        lines = ["| " + " | ".join(_markdown(cell) for cell in line) + " |" for line in table]
+        lines = ["| " + " | ".join(markdown_cell(cell) for cell in line) + " |" for line in table]
         blocks.append(
-            "\n".join((f"### {escape(heading(group), quote=False)}", "", f"{provenance(group)}", "", *lines))
+            "\n".join((f"### {markdown_cell(heading(group))}", "", f"{provenance(group)}", "", *lines))
         )
     return "\n\n".join(blocks) + "\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from html import escape
 from xml.etree import ElementTree as ET
 
 from mini_kv.cli.axes_text import curve_lines
@@ -13,6 +12,7 @@ from mini_kv.core.axes import is_generated
 from mini_kv.core.benchmark import BenchmarkCase, Series
 from mini_kv.core.correctness import CaseResult
 from mini_kv.core.device_code import remarks
+from mini_kv.core.printable import markdown_cell
 from mini_kv.core.record import to_builtins, to_json
 from mini_kv.core.results import Status
 from mini_kv.core.verdict import failed_checks, smallest_failure
@@ -303,6 +303,6 @@ def as_markdown(verdict: Verdict) -> str:
 
 def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(escape(cell, quote=False).replace("|", "\\|") for cell in cells) + " |"
+        return "| " + " | ".join(markdown_cell(cell) for cell in cells) + " |"
 
     return [line(head), "|" + "---|" * len(head), *(line(row) for row in rows)]

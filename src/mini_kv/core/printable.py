@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from html import escape
+
+_MARKDOWN = re.compile(r"[\\`*\[\]|~]")
+
 
 def printable(text: str) -> str:
     """Return ``text`` with every character escaped that cannot be printed, line breaks among them.
@@ -12,3 +17,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def markdown_cell(text: str) -> str:
+    """Return ``text`` as a cell of a Markdown table that shows it as it is.
+
+    It ends no cell, whatever stands before its bars, and makes no link, picture, emphasis or HTML.
+    """
+    return _MARKDOWN.sub(r"\\\g<0>", escape(printable(text), quote=False))
