@@ -15,6 +15,7 @@ import pytest
 
 import attempt_factory as make
 from mini_kv.artifacts import load_baseline, promote_baseline, read_index, rebuild_index
+from mini_kv.artifacts.attempts import read_record_bytes
 from mini_kv.artifacts.index import _entry as entry
 from mini_kv.core.attempt import IndexRow
 from mini_kv.core.canonical import sha256_bytes
@@ -282,3 +283,20 @@ def test_every_forged_row_made_the_board_hash_all_the_others_again(
 def test_a_message_that_ended_its_cell_made_another_of_the_table() -> None:
     assert markdown_cell("x\\| PASS |") == "x\\\\\\| PASS \\|", "a backslash of its own freed the bar"
     assert markdown_cell("![x](http://y) `z` <b>\n") == "!\\[x\\](http://y) \\`z\\` &lt;b&gt;\\\\n"
+
+
+def test_a_baseline_written_into_its_own_attempt_spoilt_the_attempt(tmp_path: Path, mini_kv: MiniKv) -> None:
+    _, writer = make.write_attempt(tmp_path)
+    output = writer.folder / "baseline.json"
+    code, _, err = mini_kv("promote-baseline", "--attempt", str(writer.folder), "--output", str(output))
+    assert (code, "the attempt's own folder" in err, output.exists()) == (2, True, False)
+    assert rebuild_index(tmp_path).damaged == ()
+
+
+def test_a_record_that_grows_while_it_is_read_was_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mini_kv.artifacts.attempts.MAX_RECORD_BYTES", 3)
+    hides_its_size = Path("/proc/self/status")
+    with pytest.raises(ValueError, match="more than 3 bytes"):
+        read_record_bytes(hides_its_size)

@@ -70,7 +70,10 @@ def read_record_bytes(path: Path) -> bytes:
             raise ValueError("it is not a regular file")
         if facts.st_size > MAX_RECORD_BYTES:
             raise ValueError(f"{facts.st_size} bytes pass the limit of {MAX_RECORD_BYTES}")
-        return stream.read()
+        raw = stream.read(MAX_RECORD_BYTES + 1)  # a file may grow after its size was asked, or hide it
+    if len(raw) > MAX_RECORD_BYTES:
+        raise ValueError(f"more than {MAX_RECORD_BYTES} bytes pass the limit")
+    return raw
 
 
 def parse_attempt(folder: Path) -> tuple[Attempt, str]:

@@ -52,6 +52,9 @@ def promote_baseline(attempt_folder: Path, output: Path, *, now: datetime, repla
     if os.path.lexists(output):
         _refuse_overwriting(output, replace)
     folder = Path(os.path.abspath(attempt_folder))
+    if Path(os.path.realpath(output)).is_relative_to(os.path.realpath(folder)):
+        message = f"{output} lies in the attempt's own folder, which is never changed; allowed: any other."
+        raise ConfigurationError("BASELINE_UNWRITABLE", message)
     attempt, attempt_sha256 = read_attempt(folder)
     _require_unchanged(folder, attempt, attempt_sha256)
     _require_eligible(attempt)
