@@ -271,7 +271,12 @@ def test_a_thread_that_lets_go_of_a_result_a_little_late_does_not_hold_it() -> N
     """A pool's thread reported its part done, and destroyed its handle of the result milliseconds later."""
     output = torch.ones(6)
     handles = [output.view(2, 3)]
-    thread = threading.Thread(target=lambda: (time.sleep(0.005), handles.clear()))
+
+    def let_go() -> None:
+        time.sleep(0.005)
+        handles.clear()
+
+    thread = threading.Thread(target=let_go)
     thread.start()
     specs, payloads = describe_outputs([output], [])
     thread.join()
