@@ -11,13 +11,13 @@ the page about rmsnorm a number without evidence is a dash, a table without any 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import page_tables
 import readme_tables
+from page_blocks import replaced
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,14 +31,7 @@ def rendered(name: str, root: Path) -> str:
     """Return the page with its tables as the evidence has them. Raises ``ValueError`` for a lost marker."""
     page = (root / name).read_text("utf-8")
     for block, table in PAGES[name](root).items():
-        pattern = re.compile(rf"<!-- {block}:begin -->\n.*?<!-- {block}:end -->", re.DOTALL)
-        if len(pattern.findall(page)) != 1:
-            raise ValueError(
-                f"{name} needs exactly one block <!-- {block}:begin --> ... <!-- {block}:end -->"
-            )
-        before, _, rest = page.partition(f"<!-- {block}:begin -->\n")
-        _, end, after = rest.partition(f"<!-- {block}:end -->")
-        page = f"{before}<!-- {block}:begin -->\n{table}\n{end}{after}"
+        page = replaced(page, f"<!-- {block}:begin -->", f"<!-- {block}:end -->", table)
     return page
 
 

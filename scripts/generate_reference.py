@@ -23,6 +23,7 @@ from mini_kv.core.isolation import LEVEL_MEANING
 from mini_kv.core.record import Record
 from mini_kv.core.schemas import RECORDS, schema_document
 from mini_kv.task_card.manifest_rules import ALLOWED_CUDA_FLAGS, ALLOWED_CXX_FLAGS
+from page_blocks import replaced
 from reference.codes import collect_codes
 from reference.keys import CARD_KEYS, CODE_MEANINGS, CONTRACT_KEYS, EXIT_CODES, MANIFEST_KEYS, WHERE_WRITTEN
 
@@ -45,11 +46,7 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def replace_block(text: str, name: str, content: str) -> str:
     """Return ``text`` with what stands between ``<!-- name -->`` and ``<!-- /name -->`` replaced."""
-    start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    if text.count(start) != 1 or text.count(end) != 1:
-        raise ValueError(f"exactly one {start} ... {end} is needed")
-    before, _, rest = text.partition(start)
-    return f"{before}{start}\n{content}\n{end}{rest.partition(end)[2]}"
+    return replaced(text, f"<!-- {name} -->", f"<!-- /{name} -->", content)
 
 
 # --------------------------------------------------------------------------- commands

@@ -12,7 +12,7 @@ from mini_kv.core.axes import is_generated
 from mini_kv.core.benchmark import BenchmarkCase, Series
 from mini_kv.core.correctness import CaseResult
 from mini_kv.core.device_code import remarks
-from mini_kv.core.printable import markdown_cell
+from mini_kv.core.printable import markdown_cell, printable
 from mini_kv.core.record import to_builtins, to_json
 from mini_kv.core.results import Status
 from mini_kv.core.verdict import failed_checks, smallest_failure
@@ -96,12 +96,7 @@ def as_text(verdict: Verdict) -> str:
 
 def _visible(text: str) -> str:
     """Return text with control characters escaped: a candidate's message must not steer the terminal."""
-    if text.replace("\n", "").isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
-        for each in text
-    )
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _clip(text: str | None, limit: int = 240) -> str:

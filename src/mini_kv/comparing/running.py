@@ -20,7 +20,7 @@ from mini_kv.benchmark.pairs import pair_plan
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.two_sides import run_two_sides
 from mini_kv.comparing.evidence import COMPARISON_FILE, Evidence, Side, archive
-from mini_kv.core.benchmark import Benchmark, BenchmarkCase, KernelWitness
+from mini_kv.core.benchmark import Benchmark, KernelWitness
 from mini_kv.core.card import Case, DeviceRequest
 from mini_kv.core.comparison import Comparison
 from mini_kv.core.isolation import IsolationLevel
@@ -28,7 +28,7 @@ from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Status
 from mini_kv.run import Crew, build_candidate, device_state, read_inputs, start_crew
 from mini_kv.run import inputs as run_inputs
-from mini_kv.run.pairs import PairedSide, PairsRequest, run_pairs
+from mini_kv.run.pairs import PairedSide, PairsRequest, run_pairs, verified_us
 from mini_kv.system.archive_folder import ArchiveFolder
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.sandbox.kernel import guard_memory
@@ -204,10 +204,9 @@ def _timed_cases(evidence: Evidence, a: Benchmark, b: Benchmark) -> list[Case]:
 
 
 def _verified(a: Benchmark, b: Benchmark) -> dict[str, tuple[float | None, float | None]]:
-    def net_us(case: BenchmarkCase) -> float | None:
-        return case.candidate.net_p50_us if case.candidate is not None else None
-
-    return {one.case_id: (net_us(one), net_us(two)) for one, two in zip(a.cases, b.cases, strict=True)}
+    return {
+        one.case_id: (verified_us(one), verified_us(two)) for one, two in zip(a.cases, b.cases, strict=True)
+    }
 
 
 def _empty_kernels(a: Benchmark, b: Benchmark) -> dict[str, tuple[float, float]]:

@@ -19,7 +19,7 @@ from mini_kv.core.results import Finding
 from mini_kv.run import inputs as run_inputs
 from mini_kv.run.crew import Crew, start_crew
 from mini_kv.run.inputs import RunInputs
-from mini_kv.run.pairs import PairedSide, PairsRequest, run_pairs
+from mini_kv.run.pairs import PairedSide, PairsRequest, run_pairs, verified_us
 from mini_kv.run.rerun import rebuilt_baseline
 from mini_kv.run.stages import device_state
 from mini_kv.system.machine import usable_cpus
@@ -199,7 +199,7 @@ def _run(
                 pairs=pairs,
                 plan=pair_plan(inputs.card.card.benchmark, **PAIR_SAMPLES[inputs.device]),
                 empty_kernel_us={name: _empty_kernels_us(cases[name]) for name in names},
-                verified_us={name: (None, _verified_us(cases[name])) for name in names},
+                verified_us={name: (None, verified_us(cases[name])) for name in names},
                 timeout_s=request.timeout_s,
                 lock=run_inputs.device_lock(inputs.device, inputs.gpus),
             ),
@@ -214,10 +214,6 @@ def _empty_kernels_us(case: BenchmarkCase) -> tuple[float, float]:
     # Both sides are read with one value: it is the driver's and the GPU's, not the library's.
     marker_us = case.candidate_kernel.marker_us if case.candidate_kernel is not None else 0.0
     return marker_us, marker_us
-
-
-def _verified_us(case: BenchmarkCase) -> float | None:
-    return case.candidate.net_p50_us if case.candidate is not None else None
 
 
 def _with_pairs(decision: Regression, gated: Gated, policy: regression.Policy) -> Regression:

@@ -14,6 +14,7 @@ from mini_kv.benchmark.pairs import PairInputs, PairPlan, faster_than_verified, 
 from mini_kv.benchmark.samples import CaseLost, SideLost, held, make_sets
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.core import protocol as p
+from mini_kv.core.benchmark import BenchmarkCase
 from mini_kv.core.build import Build
 from mini_kv.core.card import SCHEMA_VERSION, Case
 from mini_kv.core.pairs import PairLoss, PairName, PairResult, PairSet
@@ -53,6 +54,11 @@ class PairsRequest:
     timeout_s: float
     lock: Path
     verified_us: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+
+
+def verified_us(case: BenchmarkCase) -> float | None:
+    """Return the candidate's net time of a case that this run has timed and verified, microseconds."""
+    return case.candidate.net_p50_us if case.candidate is not None else None
 
 
 def run_pairs(crew: Crew, request: PairsRequest, watch: Watch, progress: Progress) -> PairSet:

@@ -12,6 +12,8 @@ from types import TracebackType
 
 import torch
 
+from mini_kv.core.printable import printable
+
 MAX_MESSAGE_CHARACTERS = 300
 MAX_NAME_CHARACTERS = 100
 MAX_OPERATORS = 5
@@ -90,6 +92,4 @@ def _first_line(error: BaseException) -> str:
 def _plain(text: str, characters: int) -> str:
     """Return ``text`` cut, with every character escaped that is not printable."""
     cut = text[:characters] + ("..." if len(text) > characters else "")
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in cut
-    )
+    return printable(cut)
