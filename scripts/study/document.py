@@ -8,11 +8,15 @@ from pathlib import Path
 
 from honest import tables as honest
 from honest.records import load_runs
-from mini_kv.calibration.judging import WITNESS_SLACK_FRACTION, WITNESS_SLACK_US
+from mini_kv.calibration.judging import (
+    WITNESS_SLACK_FRACTION,
+    WITNESS_SLACK_US,
+    WideMedians,
+    wide_medians,
+)
 from mini_kv.core.calibration import Calibration
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.record import from_json
-from mini_kv.core.statistics import median
 from page_evidence import last_benchmarks
 from study import tables
 from study.records import StudyError
@@ -118,18 +122,15 @@ def _wide(root: Path) -> str:
     if found is None or not found.wide:
         return NOT_MEASURED
 
-    def row(work: str, blocks: int) -> tuple[str, ...]:
-        own = [one for one in found.wide if (one.work, one.blocks) == (work, blocks)]
-        timed, net = median([one.stamped_us for one in own]), median([one.net_us for one in own])
-        watched = median([one.witness_stamped_us for one in own])
-        cupti = median([one.witness_us for one in own])
-        numbers = (timed, net, net - timed, watched, cupti, cupti - watched)
-        return (f"{work}, {blocks}", *(f"{number:.2f}" for number in numbers))
+    def row(one: WideMedians) -> tuple[str, ...]:
+        timed, watched = one.stamped_us, one.witness_stamped_us
+        numbers = (timed, one.net_us, one.net_us - timed, watched, one.witness_us, one.witness_us - watched)
+        return (f"{one.work}, {one.blocks}", *(f"{number:.2f}" for number in numbers))
 
     head = ("kernel, blocks", "stamps, timed", "net", "net less stamps")
     return tables.table(
         (*head, "stamps, under CUPTI", "CUPTI", "CUPTI less stamps"),
-        [row(*key) for key in dict.fromkeys((one.work, one.blocks) for one in found.wide)],
+        [row(one) for one in wide_medians(found.wide)],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from mini_kv.core.calibration import CalibrationBar, CalibrationLength, SpinRatio, SpinReading, WideReading
@@ -43,6 +44,37 @@ def _length(nominal_us: float, readings: Sequence[SpinReading]) -> CalibrationLe
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class WideMedians:
+    """Medians over the processes for one kernel of many blocks; microseconds, as in ``WideReading``."""
+
+    work: Literal["spin", "copy"]
+    blocks: int
+    stamped_us: float
+    net_us: float
+    witness_stamped_us: float
+    witness_us: float
+
+
+def wide_medians(wide: Sequence[WideReading]) -> tuple[WideMedians, ...]:
+    """Return the medians over the processes, in the order in which the kernels were first read."""
+    kernels = dict.fromkeys((one.work, one.blocks) for one in wide)
+    return tuple(
+        _wide_medians([one for one in wide if (one.work, one.blocks) == kernel]) for kernel in kernels
+    )
+
+
+def _wide_medians(own: Sequence[WideReading]) -> WideMedians:
+    return WideMedians(
+        work=own[0].work,
+        blocks=own[0].blocks,
+        stamped_us=median([one.stamped_us for one in own]),
+        net_us=median([one.net_us for one in own]),
+        witness_stamped_us=median([one.witness_stamped_us for one in own]),
+        witness_us=median([one.witness_us for one in own]),
+    )
+
+
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return slope and intercept of the least-squares line through (true, read) points."""
     x_mean, y_mean = mean([x for x, _ in points]), mean([y for _, y in points])
@@ -75,22 +107,16 @@ def judge_wide(wide: Sequence[WideReading], blocks: int, launch_us: float) -> tu
 
     ``launch_us`` is what a launch adds to a kernel's own stamps. Without readings nothing has passed.
     """
+    read = {one.work: one for one in wide_medians(wide) if one.blocks == blocks}
     works: tuple[Literal["spin", "copy"], ...] = ("spin", "copy")
-    return tuple(
-        bar
-        for work in works
-        for bar in _wide_bars(
-            work, [one for one in wide if one.work == work and one.blocks == blocks], blocks, launch_us
-        )
-    )
+    return tuple(bar for work in works for bar in _wide_bars(work, read.get(work), blocks, launch_us))
 
 
 def _wide_bars(
-    work: str, own: Sequence[WideReading], blocks: int, launch_us: float
+    work: str, own: WideMedians | None, blocks: int, launch_us: float
 ) -> tuple[CalibrationBar, CalibrationBar]:
-    def bar(name: str, witness: str, pairs: Sequence[tuple[float, float]]) -> CalibrationBar:
-        read_us = median([read for read, _ in pairs]) if pairs else math.nan
-        true_us = median([stamped for _, stamped in pairs]) + launch_us if pairs else math.nan
+    def bar(name: str, witness: str, read_us: float, stamped_us: float) -> CalibrationBar:
+        true_us = stamped_us + launch_us
         slack_us = max(WITNESS_SLACK_US, WITNESS_SLACK_FRACTION * true_us)
         return CalibrationBar(
             name=f"{name}_{work}_{blocks}_blocks",
@@ -100,10 +126,9 @@ def _wide_bars(
             passed=abs(read_us - true_us) <= slack_us,
         )
 
-    return (
-        bar("net", "net P50", [(one.net_us, one.stamped_us) for one in own]),
-        bar("cupti", "CUPTI's kernel time", [(one.witness_us, one.witness_stamped_us) for one in own]),
-    )
+    net = (own.net_us, own.stamped_us) if own else (math.nan, math.nan)
+    cupti = (own.witness_us, own.witness_stamped_us) if own else (math.nan, math.nan)
+    return bar("net", "net P50", *net), bar("cupti", "CUPTI's kernel time", *cupti)
 
 
 def _witness_bar(one: CalibrationLength) -> CalibrationBar:

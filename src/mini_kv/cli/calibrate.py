@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from mini_kv.cli.numbers import whole_number
 from mini_kv.core.errors import ConfigurationError
-from mini_kv.core.statistics import median
 
 if TYPE_CHECKING:
     from mini_kv.core.calibration import Calibration
@@ -100,18 +99,16 @@ def as_text(found: Calibration) -> str:
 
 
 def _wide_lines(found: Calibration) -> list[str]:
+    from mini_kv.calibration.judging import wide_medians
+
     if not found.wide:
         return []
     lines = ["", f"{'':>13}  {'timed calls':>20}  {'calls CUPTI watched':>20}"]
     lines.append(f"{'blocks':>13}  {'stamps':>10}{'net':>10}  {'stamps':>10}{'CUPTI':>10}")
-    for work, blocks in dict.fromkeys((one.work, one.blocks) for one in found.wide):
-        own = [one for one in found.wide if (one.work, one.blocks) == (work, blocks)]
-        timed = f"{median([one.stamped_us for one in own]):10.3f}{median([one.net_us for one in own]):10.3f}"
-        watched = (
-            f"{median([one.witness_stamped_us for one in own]):10.3f}"
-            f"{median([one.witness_us for one in own]):10.3f}"
-        )
-        lines.append(f"{blocks:>8} {work}  {timed}  {watched}")
+    for one in wide_medians(found.wide):
+        timed = f"{one.stamped_us:10.3f}{one.net_us:10.3f}"
+        watched = f"{one.witness_stamped_us:10.3f}{one.witness_us:10.3f}"
+        lines.append(f"{one.blocks:>8} {one.work}  {timed}  {watched}")
     return lines
 
 
