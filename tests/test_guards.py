@@ -7,7 +7,8 @@ import ctypes
 import pytest
 import torch
 
-from mini_kv.core.card import Case
+from mini_kv.core import protocol as p
+from mini_kv.core.card import Case, CaseKind, Contract
 from mini_kv.core.correctness import CaseResult
 from mini_kv.core.progress import silent
 from mini_kv.core.results import Status
@@ -16,6 +17,8 @@ from mini_kv.core.verdict import axes_of
 from mini_kv.correctness import overall
 from mini_kv.correctness.cases import run_cases
 from mini_kv.correctness.grading import grade_guards
+from mini_kv.correctness.rounds import plan_rounds
+from mini_kv.worker.candidate import Candidate
 from mini_kv.worker.guards import _interior, guard, import_guarded
 from mini_kv.worker.poison import perturbed, poison
 from mini_kv.worker.storage import export_arguments, storage_bytes
@@ -111,6 +114,75 @@ def test_memory_outlives_the_arguments_where_an_operator_keeps_a_tensor() -> Non
     assert torch.equal(kept, torch.arange(1000.0)) and len(filler) == 50
 
 
+def test_refilled_arguments_are_the_same_tensors_with_new_values_and_versions() -> None:
+    base = torch.arange(64.0)
+    first = (base[1:33].view(4, 8), base[::2], torch.ones(3, 3).t(), torch.empty(0, 5), 7, None)
+    other = -base
+    second = (other[1:33].view(4, 8), other[::2], torch.full((3, 3), 5.0).t(), torch.empty(0, 5), 8, None)
+    (forms, payloads), (new_forms, new_payloads) = export_arguments(first), export_arguments(second)
+    made = import_guarded(forms, payloads, 0xFF)
+    before = [(id(one), one.data_ptr(), one._version) for one in made.values if isinstance(one, torch.Tensor)]
+    again = import_guarded(new_forms, new_payloads, 0x5A, made)
+    tensors = [one for one in again.values if isinstance(one, torch.Tensor)]
+    assert [(id(one), one.data_ptr()) for one in tensors] == [known[:2] for known in before]
+    assert all(one._version > known[2] for one, known in zip(tensors, before, strict=True))
+    assert all(
+        torch.equal(got, want)
+        for got, want in zip(tensors, [one for one in second if isinstance(one, torch.Tensor)], strict=True)
+    )
+    assert again.values[4:] == [8, None]
+    assert grade_guards(new_payloads, again.zones(len(payloads)), 0x5A, 0) == ()
+
+
+def test_arguments_of_another_form_are_not_put_where_the_earlier_ones_were() -> None:
+    forms, payloads = export_arguments((torch.ones(4, 8),))
+    made = import_guarded(forms, payloads, 0xFF)
+    for other in (torch.zeros(8, 4), torch.zeros(8, 4).t(), torch.zeros(4, 8, dtype=torch.int32)):
+        described, new_payloads = export_arguments((other,))
+        (got,) = import_guarded(described, new_payloads, 0xFF, made).values
+        assert isinstance(got, torch.Tensor) and torch.equal(got, other)
+        assert got.data_ptr() != made.values[0].data_ptr()  # type: ignore[attr-defined]
+    assert torch.equal(made.values[0], torch.ones(4, 8))  # type: ignore[arg-type]
+
+
+def test_secret_values_come_at_the_addresses_of_the_fixed_ones_only_where_inputs_are_not_results() -> None:
+    case = probe_case("core", 0)
+    for functional in (True, False):
+        card = probe_card(case, contract=Contract(functional=functional))
+        plans = plan_rounds(card, probe_subject(card).manifest, case, "f" * 16)
+        assert [one.name for one in plans if one.refill] == (["secret"] if functional else [])
+    timed = probe_case("timed", 0, CaseKind.BENCHMARK)
+    (only,) = plan_rounds(probe_card(case), probe_subject(probe_card(case)).manifest, timed, "f" * 16)
+    assert not only.refill
+
+
+def test_a_result_remembered_by_address_is_stale_at_the_next_call_with_other_values() -> None:
+    def by_address(x: torch.Tensor, mode: int) -> torch.Tensor:
+        return known.setdefault(x.data_ptr(), x * 2).clone()
+
+    def by_version(x: torch.Tensor, mode: int) -> torch.Tensor:
+        if versions.get(id(x)) != (x.data_ptr(), x._version):
+            versions[id(x)] = (x.data_ptr(), x._version)
+            results[id(x)] = x * 2
+        return results[id(x)].clone()
+
+    for operator, wanted in ((by_address, False), (by_version, True)):
+        known: dict[int, torch.Tensor] = {}
+        versions: dict[int, tuple[int, int]] = {}
+        results: dict[int, torch.Tensor] = {}
+        worker = Candidate()
+        worker._operator = operator
+        for step, value in enumerate((1.0, 2.0)):
+            x = torch.full((5,), value)
+            described, payloads = export_arguments((x, 0))
+            request = p.RunCase(
+                key="case", arguments=described, poison=0xFF, poison_bytes=(20,), refill=step > 0
+            )
+            reply, blobs = worker.answer(request, [bytearray(one) for one in payloads])
+            assert isinstance(reply, p.Ran)
+        assert (bytes(blobs[0]) == storage_bytes(x * 2)) is wanted
+
+
 def test_a_storage_inside_an_allocation_works_as_it_must_on_a_gpu() -> None:
     # The CUDA way of making the inner storage, tried with the memory that every machine has.
     payload = bytearray(range(200))
@@ -133,9 +205,15 @@ def test_guarded_arguments_on_a_gpu() -> None:
         assert torch.equal(got, want) and got.data_ptr() % 512 == want.storage_offset() * 4
         assert got.untyped_storage().nbytes() == 256
     assert grade_guards(payloads, made.zones(1), 0xFF, 0) == ()
+    refilled = import_guarded(*export_arguments((base[1:33].view(4, 8) + 1, base[::2])), 0x5A, made)
+    assert refilled.values[0] is not made.values[0]  # two storages are not one
+    described, payloads = export_arguments(((base + 1)[1:33].view(4, 8), (base + 1)[::2]))
+    again = import_guarded(described, payloads, 0x5A, made)
+    assert again.values[0] is made.values[0] and torch.equal(again.values[1], (base + 1)[::2])  # type: ignore[arg-type]
+    assert grade_guards(payloads, again.zones(1), 0x5A, 0) == ()
     flat = made.guarded[0].whole
     flat[made.guarded[0].first + 256] = 1
-    assert grade_guards(payloads, made.zones(1), 0xFF, 0)[0].code == "OUT_OF_BOUNDS_WRITE"
+    assert grade_guards(payloads, made.zones(1), 0x5A, 0)[0].code == "OUT_OF_BOUNDS_WRITE"
 
 
 def test_a_block_beside_the_outputs_that_was_written_to_counts() -> None:

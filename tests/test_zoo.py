@@ -44,23 +44,6 @@ def test_zoo_is_large_enough_to_mean_something() -> None:
     assert all(one.exit_code == 0 and one.code is None for one in TWINS)
 
 
-def test_a_cheat_that_chance_shows_in_one_of_two_places_must_be_seen_in_one_of_them() -> None:
-    member = next(one for one in MEMBERS if one.or_axis is not None)
-
-    def outcome(numerics: str, timing: str, code: str) -> zoo.Outcome:
-        axes = [
-            {"name": "numerics", "status": numerics, "code": None},
-            {"name": "timing", "status": timing, "code": None},
-        ]
-        attempt = {"axes": axes, "accepted": False}
-        return zoo.Outcome(exit_code=4, attempt=attempt, codes=frozenset({code}), text="", elapsed_s=0.0)
-
-    assert zoo.differences(member, outcome("FAIL", "SKIPPED", "WRONG_VALUES")) == []
-    assert zoo.differences(member, outcome("PASS", "FAIL", "TIMED_OUTPUT_WRONG")) == []
-    assert zoo.differences(member, outcome("PASS", "FAIL", "WRONG_VALUES")) != []
-    assert zoo.differences(member, outcome("PASS", "PASS", "TIMED_OUTPUT_WRONG")) != []
-
-
 def test_documented_table_is_the_one_that_the_expectations_make() -> None:
     text = PAGE.read_text("utf-8")
     assert BEGIN in text and END in text

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,7 @@ GUARDED = (".build", "baselines", "artifacts", "tests", "candidates", "schemas",
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """``expect.yaml``: how the member works and the verdict that it must get.
-
-    ``or_axis`` and ``or_code`` are another place where the same cheat fails, where chance decides which is
-    first: a look-up by address is met as soon as an address is used again.
-    """
+    """``expect.yaml``: how the member works and the verdict that it must get."""
 
     name: str
     works: str
@@ -51,8 +47,6 @@ class Expectation:
     gpus: int = 1
     before: str | None = None
     stated_card: str | None = None
-    or_axis: str | None = None
-    or_code: str | None = None
 
     @property
     def card(self) -> Path:
@@ -154,8 +148,6 @@ def _codes(value: object) -> list[str]:
 def differences(expected: Expectation, outcome: Outcome) -> list[str]:
     """Say, in sentences, where the verdict is not the one that the member must get."""
     found = []
-    if expected.or_axis is not None and outcome.axis(expected.axis)[0] != expected.status:
-        expected = replace(expected, axis=expected.or_axis, code=expected.or_code)
     if outcome.exit_code != expected.exit_code:
         found.append(f"exit code {outcome.exit_code}, not {expected.exit_code}")
     status, _ = outcome.axis(expected.axis)
@@ -201,8 +193,7 @@ def table(all_members: tuple[Expectation, ...]) -> str:
         "|---|---|---|---|---|",
     ]
     for one in sorted(caught, key=lambda each: (each.group, each.name)):
-        other = f" or {one.or_axis}, `{one.or_code}`" if one.or_axis is not None else ""
-        verdict = f"{one.axis}, `{one.code}`{other}, {one.exit_code}"
+        verdict = f"{one.axis}, `{one.code}`, {one.exit_code}"
         rows.append(f"| {one.group} | `{one.name}`{_on(one)} | {one.works} | {verdict} | {one.caught_by} |")
     rows += [
         "",

@@ -226,6 +226,7 @@ def _call(subject: Subject, case: Case, plan: RoundPlan, made: _Made) -> Answer 
             poison_bytes=sizes,
             keep=plan.name,
             mode=plan.mode,
+            refill=plan.refill,
         ),
         made.payloads,
         timeout_s=subject.timeout_s,

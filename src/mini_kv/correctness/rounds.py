@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import fixed_seed
@@ -19,12 +19,16 @@ def seed_text(seed: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundPlan:
-    """One call of a case. ``seed`` is 16 hex digits, ``poison`` a byte."""
+    """One call of a case. ``seed`` is 16 hex digits, ``poison`` a byte.
+
+    ``refill`` puts the values where those of the round before were: what is remembered by address is stale.
+    """
 
     name: str
     seed: str
     poison: int
     mode: p.CallMode = "no_grad"
+    refill: bool = False
 
     def key(self, case: Case) -> str:
         """Return what the oracle keeps the expected values of this round under."""
@@ -47,7 +51,8 @@ def plan_rounds(
     """Return the rounds of a legal case.
 
     Secret values come as in training where the candidate can be trained: a result must not depend on whether
-    gradients are wanted, and an operator could ask.
+    gradients are wanted, and an operator could ask. They replace the fixed ones in place, except where an
+    operator that is not functional may have returned its inputs, which are looked at again.
     """
     trains = manifest.autograd and card.contract.functional
     secret = RoundPlan(
@@ -55,7 +60,7 @@ def plan_rounds(
     )
     if case.kind is CaseKind.BENCHMARK:
         return (secret,)  # large, and checked again on the outputs of timed calls
-    fixed = fixed_round(card, case)
+    fixed, secret = fixed_round(card, case), replace(secret, refill=card.contract.functional)
     plans = [fixed]
     if card.contract.deterministic:
         plans.append(RoundPlan(name="repeat", seed=fixed.seed, poison=POISON[1]))

@@ -18,7 +18,7 @@ from mini_kv.worker.channel import Payload, sendable
 from mini_kv.worker.contract import CHECKS
 from mini_kv.worker.device import open_device
 from mini_kv.worker.gradients import gradients_of
-from mini_kv.worker.guards import import_guarded
+from mini_kv.worker.guards import GuardedArguments, import_guarded
 from mini_kv.worker.load_faults import has_schema, operator_names, python_fault, registered_text
 from mini_kv.worker.ownership import PATIENCE_S, python_keeps
 from mini_kv.worker.poison import perturbed, poison
@@ -61,9 +61,12 @@ class Candidate:
         self._before = ProcessState(facts={})
         self._kept_for = ""
         self._kept: dict[str, list[torch.Tensor]] = {}
+        self._inputs: GuardedArguments | None = None
 
     def answer(self, request: p.Request, payloads: Sequence[bytearray]) -> Answer:
         """Carry out one request; what the candidate raises in a case is a reply, not an exception."""
+        if not isinstance(request, p.RunCase):
+            self._inputs = None
         match request:
             case p.Hello():
                 self._device, ready = open_device(request)
@@ -195,9 +198,10 @@ class Candidate:
 
     def _run(self, request: p.RunCase, payloads: Sequence[bytearray]) -> Answer:
         if request.key != self._kept_for:
-            self._kept_for, self._kept = request.key, {}
-        guarded = import_guarded(request.arguments, payloads, request.poison)
-        arguments = guarded.values
+            self._kept_for, self._kept, self._inputs = request.key, {}, None
+        earlier = self._inputs if request.refill else None
+        guarded = import_guarded(request.arguments, payloads, request.poison, earlier)
+        self._inputs, arguments = guarded, guarded.values
         if request.mode == "requires_grad":
             _require_gradients(arguments)
         beside = [poison(size, request.poison, self._device) for size in request.poison_bytes]

@@ -30,6 +30,13 @@ class Guarded:
     first: int
     size_bytes: int
 
+    def refill(self, payload: Payload, pattern: int) -> None:
+        """Put other bytes, as many, in the place of those that are there, and ``pattern`` into the zones."""
+        self.whole.fill_(pattern)
+        self.whole[self.first : self.first + self.size_bytes].copy_(
+            torch.frombuffer(payload, dtype=torch.uint8)
+        )
+
     def zones(self) -> bytes:
         """Return both zones as they are now: ``GUARD_BYTES`` before the storage, as many behind it."""
         behind = self.first + self.size_bytes
@@ -42,6 +49,7 @@ class Guarded:
 class GuardedArguments:
     """Call arguments and the guarded storages behind them, by the number of their payload."""
 
+    arguments: Sequence[Argument]
     values: list[object]
     guarded: dict[int, Guarded]
 
@@ -51,9 +59,17 @@ class GuardedArguments:
 
 
 def import_guarded(
-    arguments: Sequence[Argument], payloads: Sequence[Payload], pattern: int
+    arguments: Sequence[Argument],
+    payloads: Sequence[Payload],
+    pattern: int,
+    earlier: GuardedArguments | None = None,
 ) -> GuardedArguments:
-    """Rebuild call arguments in fresh guarded memory; zones are filled with the byte ``pattern``."""
+    """Rebuild call arguments in guarded memory; zones are filled with the byte ``pattern``.
+
+    Memory is fresh unless ``earlier`` arguments have the same forms: then their tensors get the new values.
+    """
+    if earlier is not None and _forms(earlier.arguments) == _forms(arguments):
+        return _refilled(earlier, arguments, payloads, pattern)
     guarded: dict[int, Guarded] = {}
     for argument in arguments:
         if isinstance(argument, TensorSpec) and argument.device != "meta" and argument.blob not in guarded:
@@ -61,7 +77,26 @@ def import_guarded(
             if memoryview(payload).nbytes:
                 guarded[argument.blob] = guard(payload, argument.device, pattern)
     storages = {blob: made.storage for blob, made in guarded.items()}
-    return GuardedArguments(values=import_arguments(arguments, payloads, storages), guarded=guarded)
+    values = import_arguments(arguments, payloads, storages)
+    return GuardedArguments(arguments=arguments, values=values, guarded=guarded)
+
+
+def _forms(arguments: Sequence[Argument]) -> list[TensorSpec | None]:
+    return [argument if isinstance(argument, TensorSpec) else None for argument in arguments]
+
+
+def _refilled(
+    earlier: GuardedArguments, arguments: Sequence[Argument], payloads: Sequence[Payload], pattern: int
+) -> GuardedArguments:
+    for blob, made in earlier.guarded.items():
+        made.refill(payloads[blob], pattern)
+    tensors = [value for value in earlier.values if isinstance(value, torch.Tensor)]
+    # What asks for a tensor's version may rely on it: only a memory of addresses is deceived.
+    torch.autograd.graph.increment_version(tensors)
+    scalars = import_arguments([one for one in arguments if not isinstance(one, TensorSpec)], payloads)
+    kept, new = iter(tensors), iter(scalars)
+    values = [next(kept) if isinstance(one, TensorSpec) else next(new) for one in arguments]
+    return GuardedArguments(arguments=arguments, values=values, guarded=earlier.guarded)
 
 
 def guard(payload: Payload, device: str, pattern: int) -> Guarded:

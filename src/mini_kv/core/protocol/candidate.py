@@ -38,6 +38,9 @@ class RunCase(Record, frozen=True, kw_only=True, tag="run_case"):
     ``poison`` fills the guard zones around the inputs too. The outputs stay allocated under the name
     ``keep`` until another ``key`` is run. ``mode`` says whether gradients are off, on, or
     demanded by the inputs; ``gradients`` has those of the inputs returned in place of the outputs.
+
+    ``refill`` asks for the tensors of the call before, where ``key`` and forms are the same: their values are
+    replaced in place, as an optimizer's step does, and their versions counted up. Otherwise memory is fresh.
     """
 
     key: str
@@ -46,6 +49,7 @@ class RunCase(Record, frozen=True, kw_only=True, tag="run_case"):
     poison_bytes: tuple[int, ...]
     keep: str | None = None
     mode: CallMode = "no_grad"
+    refill: bool = False
 
 
 class Ran(Record, frozen=True, kw_only=True, tag="ran"):
