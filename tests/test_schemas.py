@@ -7,17 +7,34 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
+import jsonschema_rs
 import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
 from mini_kv.core.attempt import ArchivedFile, Attempt, Leaderboard
 from mini_kv.core.canonical import sha256_bytes
-from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract, TaskCard, Tolerance
+from mini_kv.core.card import (
+    AXIS_NAME,
+    DISPATCHER_NAME,
+    EXCEPTION_NAME,
+    IDENTIFIER,
+    IMPORT_PATH,
+    SAME_MAJOR,
+    SEMANTIC_VERSION,
+    BenchmarkPlan,
+    Case,
+    CaseKind,
+    Contract,
+    TaskCard,
+    Tolerance,
+)
+from mini_kv.core.profile import Seed
 from mini_kv.core.record import to_json
 from mini_kv.core.regression import Decision, Regression
+from mini_kv.core.results import Sha256
 from mini_kv.core.schemas import DIALECT, RECORDS, drift, schema_document, schema_file_name, schema_text
 
 RunMiniKv = Callable[..., tuple[int, str, str]]
@@ -120,6 +137,42 @@ def references(value: Any) -> list[str]:
     if isinstance(value, list):
         return [found for part in value for found in references(part)]
     return []
+
+
+# What each pattern of a schema is for, and one text that fits it.
+PATTERN_SAMPLES = {
+    SAME_MAJOR: "1.0.0",
+    SEMANTIC_VERSION: "0.1.0",
+    IDENTIFIER: "vector_add",
+    AXIS_NAME: "n",
+    IMPORT_PATH: "mini_kv.references.vector_add:reference",
+    DISPATCHER_NAME: "mini_kv::vector_add",
+    EXCEPTION_NAME: "RuntimeError",
+    msgspec.json.schema(Sha256)["pattern"]: "0" * 64,
+    msgspec.json.schema(Seed)["pattern"]: "0" * 16,
+}
+
+
+def patterns(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        own = {value["pattern"]} if isinstance(value.get("pattern"), str) else set()
+        return own.union(*map(patterns, value.values()))
+    return set().union(*map(patterns, value)) if isinstance(value, list) else set()
+
+
+def test_a_pattern_let_a_final_line_break_pass() -> None:
+    found = set().union(*(patterns(schema_document(name)) for name in RECORDS))
+    assert found == set(PATTERN_SAMPLES)
+    for pattern, sample in PATTERN_SAMPLES.items():
+        kind = Annotated[str, msgspec.Meta(pattern=pattern)]
+        schema = {"type": "string", "pattern": pattern}
+        judges = (jsonschema_rs.validator_for(schema), Draft202012Validator(schema))
+        assert all(judge.is_valid(sample) for judge in judges), pattern
+        assert msgspec.convert(sample, kind) == sample
+        for tail in ("\n", "\r\n", "\n\n", " ", "\u2028"):
+            assert not any(judge.is_valid(sample + tail) for judge in judges), (pattern, tail)
+            with pytest.raises(msgspec.ValidationError):
+                msgspec.convert(sample + tail, kind)
 
 
 def test_a_record_as_written_is_valid() -> None:

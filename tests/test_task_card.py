@@ -146,6 +146,33 @@ def test_all_errors_come_at_once_in_the_order_of_the_file(project: Path) -> None
     assert [int(problem.split(":")[1]) for problem in found] == [2, 8, 12, 15, 16, 20, 26], found
 
 
+@pytest.mark.parametrize("name", ["profiles", "comparisons", "index.db", "index.lock", "artifact_index.json"])
+def test_a_task_id_that_the_archive_needs_for_itself_was_taken(project: Path, name: str) -> None:
+    (problem,) = problems_of(project, edited("task_id: scale", f"task_id: {name}"))
+    assert problem.startswith(f"tasks/x.yaml:2: task_id: found '{name}'; allowed: "), problem
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "task_id: scale",
+        "operator: scale",
+        "operator_version: 1.0.0",
+        "reference: mini_kv.references.scale:scale",
+        "input_factory: mini_kv.references.scale:make_inputs",
+        "candidate: candidates/scale/v0",
+        "id: core_f32",
+        "exception: RuntimeError",
+        "rows: 31",
+        "primary_case_id: core_f16",
+    ],
+)
+def test_a_line_break_after_a_name_was_part_of_it(project: Path, line: str) -> None:
+    key, _, value = line.partition(": ")
+    broken = f'"{key}\\n": {value}' if key == "rows" else f'{key}: "{value}\\n"'
+    assert problems_of(project, edited(line, broken))
+
+
 def test_ten_thousand_errors_stay_readable(project: Path) -> None:
     content = VALID + "".join(f"key_{index}: 1\n" for index in range(10_000))
     with pytest.raises(ConfigurationError) as caught:

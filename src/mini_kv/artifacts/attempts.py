@@ -11,7 +11,7 @@ import msgspec
 
 from mini_kv.core.attempt import Attempt, IndexRow
 from mini_kv.core.canonical import sha256_bytes
-from mini_kv.core.card import IDENTIFIER, SCHEMA_VERSION
+from mini_kv.core.card import IDENTIFIER, SCHEMA_VERSION, is_readable_version
 from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.printable import printable
@@ -25,7 +25,7 @@ ENVIRONMENT_FILE = "environment.json"
 MAX_RECORD_BYTES = 256 << 20
 
 ATTEMPT_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
-TASK_ID = re.compile(IDENTIFIER.removeprefix("^").removesuffix("$"))
+TASK_ID = re.compile(IDENTIFIER)
 
 # Axes without which nothing was shown, and what each must say.
 PROOF_AXES = {
@@ -83,9 +83,9 @@ def parse_attempt(folder: Path) -> tuple[Attempt, str]:
     """
     raw = read_record_bytes(folder / ATTEMPT_FILE)
     attempt = from_json(raw, Attempt)
-    major = SCHEMA_VERSION.partition(".")[0]
-    if attempt.schema_version.partition(".")[0] != major:
-        raise ValueError(f"its schema version {attempt.schema_version} is not {major}.x")
+    if not is_readable_version(attempt.schema_version):
+        major = SCHEMA_VERSION.partition(".")[0]
+        raise ValueError(f"its schema version {attempt.schema_version} is not {major}.x.y")
     return attempt, sha256_bytes(raw)
 
 

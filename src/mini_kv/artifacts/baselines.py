@@ -20,7 +20,7 @@ from mini_kv.artifacts.index import indexed_sha256
 from mini_kv.core.attempt import Attempt, Baseline
 from mini_kv.core.benchmark import Benchmark
 from mini_kv.core.canonical import sha256_bytes
-from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard
+from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard, is_readable_version
 from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ConfigurationError, IntegrityError
 from mini_kv.core.quality import judge_quality
@@ -235,9 +235,9 @@ def _verify(raw: bytes, path: Path) -> Baseline:
     except (ValueError, msgspec.DecodeError) as error:
         message = f"{path} is not a baseline: {error}."
         raise ConfigurationError("BASELINE_INVALID", message) from error
-    major = SCHEMA_VERSION.partition(".")[0]
-    if baseline.schema_version.partition(".")[0] != major:
-        message = f"{path} has schema version {baseline.schema_version}; this mini-kv reads {major}.x."
+    if not is_readable_version(baseline.schema_version):
+        major = SCHEMA_VERSION.partition(".")[0]
+        message = f"{path} has schema version {baseline.schema_version}; this mini-kv reads {major}.x.y."
         raise ConfigurationError("BASELINE_VERSION", message)
     if changed := _changed_parts(baseline, parts):
         message = f"The baseline {path} was edited: {', '.join(changed)} do not match their hashes."

@@ -25,7 +25,7 @@ from mini_kv.artifacts.attempts import (
 )
 from mini_kv.artifacts.contradictions import contradictions
 from mini_kv.core.attempt import ArtifactIndex, IndexRow
-from mini_kv.core.card import SCHEMA_VERSION
+from mini_kv.core.card import RESERVED_TASK_IDS, SCHEMA_VERSION
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import from_json, to_json
 from mini_kv.core.results import Finding
@@ -35,8 +35,6 @@ from mini_kv.system.files import exclusive_lock, fsync_folder, write_json_atomic
 INDEX_FILE = "index.db"
 LOCK_FILE = "index.lock"
 INDEX_JSON = "artifact_index.json"
-# Folders beside the tasks' that hold other evidence.
-RESERVED_FOLDERS = frozenset({"profiles", "comparisons"})
 LOCK_TIMEOUT_S = 30.0
 # Raised with every change of the table or of IndexRow; another number reads as no index.
 LAYOUT_VERSION = 1
@@ -66,7 +64,7 @@ def _attempt_folders(root: Path) -> list[Path]:
         names = sorted(
             task.name
             for task in tasks
-            if TASK_ID.fullmatch(task.name) and task.name not in RESERVED_FOLDERS and task.is_dir()
+            if TASK_ID.fullmatch(task.name) and task.name not in RESERVED_TASK_IDS and task.is_dir()
         )
     for name in names:
         folders += sorted(path for path in (root / name).iterdir() if ATTEMPT_ID.fullmatch(path.name))

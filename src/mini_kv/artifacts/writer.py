@@ -10,9 +10,10 @@ from types import TracebackType
 import msgspec
 
 from mini_kv.artifacts.attempts import ATTEMPT_FILE, TASK_ID, index_row
-from mini_kv.artifacts.index import RESERVED_FOLDERS, add_to_index, open_index
+from mini_kv.artifacts.index import add_to_index, open_index
 from mini_kv.core.attempt import Attempt
 from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.card import RESERVED_TASK_IDS
 from mini_kv.core.errors import ConfigurationError, ExitCode, InternalError
 from mini_kv.core.record import to_json
 from mini_kv.core.results import Finding
@@ -35,7 +36,7 @@ class AttemptWriter(ArchiveFolder):
         clock: Callable[[], datetime],
         random_bytes: Callable[[int], bytes],
     ) -> None:
-        if not TASK_ID.fullmatch(task_id) or task_id in RESERVED_FOLDERS:
+        if not TASK_ID.fullmatch(task_id) or task_id in RESERVED_TASK_IDS:
             raise ConfigurationError("TASK_ID", f"'{task_id}' cannot be the name of a task's archive folder.")
         self._task_id = task_id
         try:

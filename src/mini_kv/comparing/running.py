@@ -21,7 +21,7 @@ from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.two_sides import run_two_sides
 from mini_kv.comparing.evidence import COMPARISON_FILE, Evidence, Side, archive
 from mini_kv.core.benchmark import Benchmark, KernelWitness
-from mini_kv.core.card import Case, DeviceRequest
+from mini_kv.core.card import COMPARISONS_FOLDER, Case, DeviceRequest
 from mini_kv.core.comparison import Comparison
 from mini_kv.core.isolation import IsolationLevel
 from mini_kv.core.progress import Event, Progress
@@ -78,7 +78,7 @@ def compare(request: CompareRequest, progress: Progress) -> Compared:
     )
     root = inputs.artifacts_root
     folder = ArchiveFolder(
-        root / "comparisons" / inputs.card.card.task_id,
+        root / COMPARISONS_FOLDER / inputs.card.card.task_id,
         root=root,
         marker=COMPARISON_FILE,
         noun="comparison",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from mini_kv.core.record import Record
+from mini_kv.core.record import END, Record
 
 SCHEMA_VERSION = "1.0.0"
 
@@ -17,11 +18,19 @@ MAX_AXES = 8
 MAX_AXIS_VALUES = 64
 MAX_CASES = 4096
 
-IDENTIFIER = r"^[a-z][a-z0-9_]{0,63}$"
-AXIS_NAME = r"^[a-z][a-z0-9_]{0,15}$"
-SEMANTIC_VERSION = r"^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)$"
-IMPORT_PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
-DISPATCHER_NAME = r"^[A-Za-z_][A-Za-z0-9_]*::[A-Za-z_][A-Za-z0-9_]*$"
+IDENTIFIER = rf"^[a-z][a-z0-9_]{{0,63}}{END}"
+AXIS_NAME = rf"^[a-z][a-z0-9_]{{0,15}}{END}"
+SEMANTIC_VERSION = rf"^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*){END}"
+IMPORT_PATH = rf"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*{END}"
+DISPATCHER_NAME = rf"^[A-Za-z_][A-Za-z0-9_]*::[A-Za-z_][A-Za-z0-9_]*{END}"
+# A record of another major version must not slip through a reader of this one.
+SAME_MAJOR = rf"^{SCHEMA_VERSION.partition('.')[0]}\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*){END}"
+EXCEPTION_NAME = rf"^[A-Za-z_][A-Za-z0-9_.]*{END}"
+
+# Folders of an archive that hold other evidence, beside those of the tasks.
+PROFILES_FOLDER = "profiles"
+COMPARISONS_FOLDER = "comparisons"
+RESERVED_TASK_IDS = frozenset({PROFILES_FOLDER, COMPARISONS_FOLDER})
 
 Identifier = Annotated[str, Meta(pattern=IDENTIFIER)]
 SemanticVersion = Annotated[str, Meta(pattern=SEMANTIC_VERSION)]
@@ -52,7 +61,7 @@ class CaseKind(enum.Enum):
 class Raises(Record, frozen=True, kw_only=True):
     """What an illegal case must raise: the exception's class name and a part of its message."""
 
-    exception: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")]
+    exception: Annotated[str, Meta(pattern=EXCEPTION_NAME)]
     message: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
@@ -178,6 +187,11 @@ class CandidateManifest(Record, frozen=True, kw_only=True):
     python: RelativePath | None = None
     kernel_name_regex: Annotated[str, Meta(min_length=1, max_length=200)]
     dtypes: Annotated[tuple[DTypeName, ...], Meta(min_length=1)]
+
+
+def is_readable_version(schema_version: str) -> bool:
+    """Say whether this mini-kv reads records of that schema version: of the same major one."""
+    return re.search(SAME_MAJOR, schema_version) is not None
 
 
 def suite_hash(card: TaskCard) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from mini_kv.core.card import CaseKind, DeviceKind
-from mini_kv.core.record import Record
+from mini_kv.core.record import END, Record
 from mini_kv.core.results import Finding, Sha256, Status
 from mini_kv.core.tensors import OutputSpec
 
@@ -44,7 +44,7 @@ class Round(Record, frozen=True, kw_only=True):
     """One call of one case: with the fixed seed, or with a secret one archived afterwards."""
 
     name: str
-    seed: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")]
+    seed: Annotated[str, Meta(pattern=rf"^[0-9a-f]{{16}}{END}")]
     status: Status
     findings: tuple[Finding, ...]
     numerics: Numerics | None

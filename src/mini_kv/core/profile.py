@@ -9,7 +9,7 @@ from msgspec import Meta
 from mini_kv.core.attempt import ArchivedFile
 from mini_kv.core.card import DeviceKind, ParamValue
 from mini_kv.core.correctness import CaseResult, Numerics
-from mini_kv.core.record import Record
+from mini_kv.core.record import END, Record
 from mini_kv.core.results import Finding, Sha256, Status
 
 SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "WarpStateStats", "LaunchStats")
@@ -34,7 +34,7 @@ REPLAY_NOTE = (
     "they never stand in for benchmark times."
 )
 
-Seed = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")]
+Seed = Annotated[str, Meta(pattern=rf"^[0-9a-f]{{16}}{END}")]
 Extent = Annotated[int, Meta(ge=1)]
 Stage = Literal["profiler", "build", "load", "correctness", "capture", "analysis"]
 

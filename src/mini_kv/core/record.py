@@ -8,6 +8,10 @@ import msgspec
 
 _R = TypeVar("_R", bound="Record")
 
+# A bare ``$`` lets a final line break pass wherever Python's ``re`` reads a pattern, as it does for msgspec and
+# ``jsonschema``; ``\Z`` is no part of ECMA-262, in which the patterns of JSON Schema are written.
+END = r"$(?!\n)"
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Frozen, keyword-only record.

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from mini_kv.core.record import Record
+from mini_kv.core.record import END, Record
 
-Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Meta(pattern=rf"^[0-9a-f]{{64}}{END}")]
 
 
 class Status(enum.Enum):

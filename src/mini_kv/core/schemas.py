@@ -13,7 +13,7 @@ from mini_kv.core.audit import CardAudit
 from mini_kv.core.benchmark import Benchmark
 from mini_kv.core.build import Build
 from mini_kv.core.calibration import Calibration
-from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard
+from mini_kv.core.card import SAME_MAJOR, SCHEMA_VERSION, CandidateManifest, TaskCard
 from mini_kv.core.comparison import Comparison
 from mini_kv.core.correctness import Correctness
 from mini_kv.core.environment import Environment
@@ -24,9 +24,6 @@ from mini_kv.core.regression import Regression
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FILE_SUFFIX = ".schema.json"
-
-# A document describes one major version: records of another one must not slip through it.
-SAME_MAJOR = rf"^{SCHEMA_VERSION.partition('.')[0]}\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)$"
 
 RECORDS: Mapping[str, type[Record]] = types.MappingProxyType(
     {

@@ -10,7 +10,14 @@ import msgspec
 
 from mini_kv.core.build import Build
 from mini_kv.core.canonical import fixed_seed, sha256_bytes
-from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard, suite_hash
+from mini_kv.core.card import (
+    PROFILES_FOLDER,
+    SCHEMA_VERSION,
+    CandidateManifest,
+    TaskCard,
+    is_readable_version,
+    suite_hash,
+)
 from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ConfigurationError, IntegrityError
 from mini_kv.core.profile import Profile
@@ -42,7 +49,7 @@ class ProfileArchive(ArchiveFolder):
     ) -> None:
         """Claim a fresh id. Raises ``ConfigurationError`` where the archive's folder cannot be written."""
         super().__init__(
-            artifacts_root / "profiles" / task_id,
+            artifacts_root / PROFILES_FOLDER / task_id,
             root=artifacts_root,
             marker=PROFILE_FILE,
             noun="profile",
@@ -110,7 +117,7 @@ def _read(folder: Path) -> tuple[Profile, str]:
         raise ConfigurationError(
             "PROFILE_UNREADABLE", f"{path} cannot be read as a profile: {why}."
         ) from error
-    if profile.schema_version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
+    if not is_readable_version(profile.schema_version):
         message = (
             f"{path} is of schema version {profile.schema_version}; this mini-kv reads {SCHEMA_VERSION}."
         )

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from mini_kv.core.card import IDENTIFIER, SCHEMA_VERSION, SEMANTIC_VERSION, CaseKind, DTypeName
+from mini_kv.core.card import (
+    IDENTIFIER,
+    RESERVED_TASK_IDS,
+    SCHEMA_VERSION,
+    SEMANTIC_VERSION,
+    CaseKind,
+    DTypeName,
+)
 from mini_kv.system.paths import PathRefused, confined_path
 from mini_kv.task_card.document import Plain
 from mini_kv.task_card.structure import Finding
@@ -39,6 +46,7 @@ def version_finding(data: dict[str, Any]) -> Finding | None:
 
 def card_findings(data: dict[str, Any], project_root: Path) -> Iterator[Finding]:
     """Yield every breach of the rules between and inside a card's keys."""
+    yield from _task_id(data.get("task_id"))
     yield from _candidate(data.get("candidate"), project_root)
     cases = data.get("cases")
     kinds: dict[str, object] = {}
@@ -48,6 +56,13 @@ def card_findings(data: dict[str, Any], project_root: Path) -> Iterator[Finding]
     if isinstance(cases, list):
         yield from _tolerances(data.get("tolerances"), cases)
         yield from _benchmark(data.get("benchmark"), kinds)
+
+
+def _task_id(task_id: Plain) -> Iterator[Finding]:
+    if isinstance(task_id, str) and task_id in RESERVED_TASK_IDS:
+        others = " and ".join(sorted(RESERVED_TASK_IDS))
+        allowed = f"any name but {others}, folders of the archive that hold other evidence"
+        yield ("task_id",), f"found {found_text(task_id)}; allowed: {allowed}"
 
 
 def _candidate(text: Plain, project_root: Path) -> Iterator[Finding]:

@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mini_kv.core.card import AXIS_NAME, DISPATCHER_NAME, IDENTIFIER, IMPORT_PATH, SEMANTIC_VERSION
+from mini_kv.core.card import (
+    AXIS_NAME,
+    DISPATCHER_NAME,
+    EXCEPTION_NAME,
+    IDENTIFIER,
+    IMPORT_PATH,
+    SEMANTIC_VERSION,
+)
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -16,7 +23,7 @@ _PATTERNS: Mapping[str, str] = {
     SEMANTIC_VERSION: "three numbers with dots, such as 1.0.0",
     IMPORT_PATH: "module.path:function",
     DISPATCHER_NAME: "namespace::name",
-    r"^[A-Za-z_][A-Za-z0-9_.]*$": "an exception's class name, such as RuntimeError",
+    EXCEPTION_NAME: "an exception's class name, such as RuntimeError",
 }
 
 MAX_FOUND_CHARACTERS = 60
