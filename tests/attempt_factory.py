@@ -14,7 +14,7 @@ from mini_kv.artifacts import AttemptWriter
 from mini_kv.core.attempt import Attempt, Axis
 from mini_kv.core.benchmark import Benchmark, BenchmarkCase, Series
 from mini_kv.core.build import Build
-from mini_kv.core.canonical import canonical_sha256, sha256_bytes
+from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.card import (
     BenchmarkPlan,
     CandidateManifest,
@@ -26,7 +26,7 @@ from mini_kv.core.card import (
     suite_hash,
 )
 from mini_kv.core.correctness import Correctness
-from mini_kv.core.environment import Environment
+from mini_kv.core.environment import Environment, GpuFacts, environment_key
 from mini_kv.core.results import Status
 from mini_kv.core.statistics import summarize
 
@@ -69,10 +69,16 @@ def manifest(candidate_id: str = "v0_naive") -> CandidateManifest:
     )
 
 
+def keyed(environment: Environment) -> Environment:
+    """Return the environment with the key that follows from its fields."""
+    return msgspec.structs.replace(environment, key=environment_key(environment))
+
+
 def environment(device: str = "cpu", machine: str = "Example CPU") -> Environment:
-    return Environment(
+    gpu = GpuFacts(index=0, name=machine, uuid=None, compute_capability="9.0", total_memory_bytes=1 << 37)
+    made = Environment(
         schema_version="1.0.0",
-        key=canonical_sha256([device, machine]),
+        key="0" * 64,
         device=device,  # type: ignore[arg-type]
         os="Linux",
         kernel="6.1",
@@ -85,11 +91,12 @@ def environment(device: str = "cpu", machine: str = "Example CPU") -> Environmen
         torch="2.11.0",
         torch_cuda=None,
         driver=None,
-        gpus=(),
+        gpus=(gpu,) if device == "cuda" else (),
         tools=(),
         timer_plan="perf_counter_ns",
         isolation="none",
     )
+    return keyed(made)
 
 
 def series(p50_us: float, wobble: float = 0.002, repeats: int = 5, iterations: int = 20) -> Series:

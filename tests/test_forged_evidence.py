@@ -173,15 +173,42 @@ def test_an_attempt_was_correct_without_the_record_that_shows_it(tmp_path: Path,
     assert f"it holds no {name}" in damaged.evidence[0]
 
 
+def rewrite(folder: Path, name: str, **changes: Any) -> None:
+    """Edit one record of an attempt and hash it again, as the judge would have written both."""
+    path = folder / name
+    path.write_bytes(to_json(json.loads(path.read_bytes()) | changes))
+    files = json.loads((folder / "attempt.json").read_bytes())["files"]
+    for file in files:
+        if file["path"] == name:
+            file |= {"sha256": sha256_bytes(path.read_bytes()), "size_bytes": path.stat().st_size}
+    forge_attempt(folder, files=files)
+
+
+@pytest.mark.parametrize("forged", [{"cpu_model": "Faster CPU"}, {"torch": "2.12.0"}, {"timer_plan": "x"}])
+def test_an_attempt_of_another_machine_stood_among_those_of_this_one(
+    tmp_path: Path, mini_kv: MiniKv, forged: dict[str, Any]
+) -> None:
+    _, writer = make.write_attempt(tmp_path)
+    rewrite(writer.folder, "environment.json", **forged)
+    code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert (code, writer.attempt_id in out) == (7, False)
+    assert f"{writer.attempt_id} contradicts its own records" in err
+    assert mini_kv("rebuild-index", "--artifacts", str(tmp_path))[0] == 7
+    with pytest.raises(IntegrityError, match="does not follow from the environment"):
+        promote_baseline(writer.folder, tmp_path / "baseline.json", now=make.START)
+
+
+def test_a_gpu_environment_without_a_gpu_was_believed(tmp_path: Path) -> None:
+    _, writer = make.write_attempt(tmp_path, machine=make.environment("cuda"))
+    assert rebuild_index(tmp_path).damaged == ()
+    rewrite(writer.folder, "environment.json", gpus=[])
+    (damaged,) = rebuild_index(tmp_path).damaged
+    assert "does not follow from the environment" in damaged.evidence[0]
+
+
 def test_a_failed_attempt_became_a_correct_one_by_an_edit_of_its_axes(tmp_path: Path) -> None:
     _, writer = make.write_attempt(tmp_path)
-    path = writer.folder / "correctness.json"
-    path.write_bytes(to_json(make.correctness(Status.FAIL)))
-    files = json.loads((writer.folder / "attempt.json").read_bytes())["files"]
-    for file in files:
-        if file["path"] == path.name:
-            file |= {"sha256": sha256_bytes(path.read_bytes()), "size_bytes": path.stat().st_size}
-    forge_attempt(writer.folder, files=files)
+    rewrite(writer.folder, "correctness.json", **to_builtins(make.correctness(Status.FAIL)))
     (damaged,) = rebuild_index(tmp_path).damaged
     assert damaged.evidence == ("it says that its correctness is PASS, its records say FAIL",)
 
@@ -225,6 +252,7 @@ def tiny(case: dict[str, Any]) -> dict[str, Any]:
         lambda it: it["benchmark"]["cases"][0].update(candidate=None),
         lambda it: it["benchmark"]["cases"][0]["candidate"].update(samples_us=[]),
         lambda it: it["attempt"].update(environment_key="a" * 64),
+        lambda it: it["environment"].update(cpu_model="Faster CPU"),
         lambda it: it["candidate_manifest"].update(candidate_id="another"),
     ],
 )

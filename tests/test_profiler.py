@@ -23,6 +23,7 @@ from mini_kv.core.profile import EXTRA_METRICS, SECTIONS, Profile, TargetPlan
 from mini_kv.core.results import Finding, Status
 from mini_kv.profile_case import ProfileRequest, profile_case
 from mini_kv.profiler import Capture, CaptureRequest, Ncu, ProfileArchive, capture, find_ncu, load_profile
+from mini_kv.system.files import sha256_file
 from profile_factory import BEFORE
 
 RunMiniKv = Callable[..., tuple[int, str, str]]
@@ -396,6 +397,20 @@ def test_a_record_that_is_bound_to_other_evidence_is_found(
     document[field] = value
     (folder / "profile.json").write_text(json.dumps(document))
     with pytest.raises(IntegrityError, match=noun):
+        load_profile(folder)
+
+
+@pytest.mark.slow
+def test_a_profile_of_another_machine_kept_the_key_of_this_one(profiled: Profiled, tmp_path: Path) -> None:
+    folder = tampered(profiled, tmp_path)
+    path = folder / "environment.json"
+    path.write_text(path.read_text().replace('"timer_plan": "', '"timer_plan": "x'))
+    document = json.loads((folder / "profile.json").read_text())
+    for file in document["files"]:
+        if file["path"] == path.name:
+            file |= {"sha256": sha256_file(path), "size_bytes": path.stat().st_size}
+    (folder / "profile.json").write_text(json.dumps(document))
+    with pytest.raises(IntegrityError, match="does not follow from its environment"):
         load_profile(folder)
 
 

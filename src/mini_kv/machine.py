@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from mini_kv import __version__
-from mini_kv.core.canonical import canonical_sha256
 from mini_kv.core.card import SCHEMA_VERSION, DeviceKind
-from mini_kv.core.environment import Environment, ToolFact
+from mini_kv.core.environment import Environment, ToolFact, environment_key
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.isolation import LEVEL_MEANING, Isolation, IsolationLevel
 from mini_kv.core.record import Record
@@ -23,19 +24,11 @@ from mini_kv.system.machine import HostFacts, IsolationFacts, free_disk_bytes, h
 from mini_kv.system.sandbox.probe import probe_isolation
 from mini_kv.system.toolchain import Toolchain, find_toolchain, release_of, tool_environ
 
-KEY_FIELDS = {
-    "cuda": (
-        *("device", "gpu", "compute_capability", "driver", "torch_cuda", "torch", "power_limit_w"),
-        "timer_plan",
-    ),
-    "cpu": ("device", "cpu_model", "cpu_count", "machine", "torch", "timer_plan"),
-}
-"""What enters the environment key: all that decides a time, nothing that jitters."""
-
 PACKAGES = ("jsonschema_rs", "msgspec", "pynvml", "rich", "yaml")
 LEAST_FREE_BYTES = 2 << 30
 OLDEST_TORCH = (2, 11)
 TOOL_PROBE_S = 0.6
+_NO_KEY = "0" * 64
 
 LineState = Literal["ok", "missing", "note"]
 
@@ -61,24 +54,9 @@ def environment(
     if device == "cuda" and not gpus.gpus:
         raise ConfigurationError("GPU_MISSING", "No GPU is visible here: use --device cpu.")
     host = host or host_facts()
-    facts: dict[str, object] = {
-        "device": device,
-        "cpu_model": host.cpu_model,
-        "cpu_count": host.cpu_count,
-        "machine": host.machine,
-        "torch": torch.version,
-        "torch_cuda": torch.cuda,
-        "driver": gpus.driver,
-        "timer_plan": timer_plan,
-    }
-    if device == "cuda":
-        gpu = gpus.gpus[0]
-        facts["gpu"] = gpu.name
-        facts["compute_capability"] = gpu.compute_capability
-        facts["power_limit_w"] = round(gpu.power_limit_w) if gpu.power_limit_w is not None else None
-    return Environment(
+    described = Environment(
         schema_version=SCHEMA_VERSION,
-        key=canonical_sha256({name: facts[name] for name in KEY_FIELDS[device]}),
+        key=_NO_KEY,
         device=device,
         os=host.os,
         kernel=host.kernel,
@@ -97,6 +75,7 @@ def environment(
         isolation=isolation,
         isolation_features=isolation_features,
     )
+    return msgspec.structs.replace(described, key=environment_key(described))
 
 
 def _compilers(toolchain: Toolchain) -> tuple[ToolFact, ...]:

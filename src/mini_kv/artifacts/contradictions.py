@@ -13,7 +13,7 @@ from mini_kv.core.benchmark import Benchmark
 from mini_kv.core.build import Build
 from mini_kv.core.card import CandidateManifest, TaskCard, suite_hash
 from mini_kv.core.correctness import Correctness
-from mini_kv.core.environment import Environment
+from mini_kv.core.environment import Environment, key_follows
 from mini_kv.core.record import Record, from_json
 from mini_kv.core.results import Status
 from mini_kv.core.statistics import follows_from_samples, geometric_mean
@@ -64,6 +64,8 @@ def of_parts(
     yield from _differ("candidate version", attempt.candidate_version, manifest.version)
     yield from _differ("operator", attempt.operator, manifest.operator)
     yield from _differ("environment key", attempt.environment_key, environment.key)
+    if not key_follows(environment):
+        yield f"the environment key {environment.key} does not follow from the environment that it stands for"
     yield from _differ("device", attempt.device, environment.device)
     if timed is None:
         return

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
+from mini_kv.core.canonical import canonical_sha256
 from mini_kv.core.card import DeviceKind
 from mini_kv.core.record import Record
 from mini_kv.core.results import Sha256
+
+# What enters the key: all that decides a time, nothing that jitters. Whoever reads an archive computes its
+# key again, so a new recipe must stand beside this one, with a sign in the record of which of them made it.
+KEY_FIELDS = {
+    "cuda": (
+        *("device", "gpu", "compute_capability", "driver", "torch_cuda", "torch", "power_limit_w"),
+        "timer_plan",
+    ),
+    "cpu": ("device", "cpu_model", "cpu_count", "machine", "torch", "timer_plan"),
+}
 
 
 class GpuFacts(Record, frozen=True, kw_only=True):
@@ -53,3 +66,30 @@ class Environment(Record, frozen=True, kw_only=True):
     timer_plan: str
     isolation: str
     isolation_features: tuple[str, ...] = ()
+
+
+def environment_key(environment: Environment) -> str:
+    """Return the key that follows from an environment's own fields; ``gpus[0]`` is the one that was measured.
+
+    Raises ``ValueError`` for a CUDA environment that names no GPU.
+    """
+    facts = {name: getattr(environment, name, None) for name in KEY_FIELDS[environment.device]}
+    if environment.device == "cuda":
+        if not environment.gpus:
+            raise ValueError("a CUDA environment names its GPU")
+        gpu = environment.gpus[0]
+        watts = gpu.power_limit_w
+        facts |= {
+            "gpu": gpu.name,
+            "compute_capability": gpu.compute_capability,
+            "power_limit_w": round(watts) if watts is not None and math.isfinite(watts) else None,
+        }
+    return canonical_sha256(facts)
+
+
+def key_follows(environment: Environment) -> bool:
+    """Say whether an environment's key is the one that its own fields give."""
+    try:
+        return environment.key == environment_key(environment)
+    except ValueError:
+        return False

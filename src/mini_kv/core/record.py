@@ -8,7 +8,7 @@ import msgspec
 
 _R = TypeVar("_R", bound="Record")
 
-# A bare ``$`` lets a final line break pass wherever Python's ``re`` reads a pattern, as it does for msgspec and
+# A bare ``$`` lets a final line break pass where Python's ``re`` reads a pattern, as it does for msgspec and
 # ``jsonschema``; ``\Z`` is no part of ECMA-262, in which the patterns of JSON Schema are written.
 END = r"$(?!\n)"
 

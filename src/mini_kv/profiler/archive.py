@@ -18,7 +18,7 @@ from mini_kv.core.card import (
     is_readable_version,
     suite_hash,
 )
-from mini_kv.core.environment import Environment
+from mini_kv.core.environment import Environment, key_follows
 from mini_kv.core.errors import ConfigurationError, IntegrityError
 from mini_kv.core.profile import Profile
 from mini_kv.core.record import from_json, to_json
@@ -169,6 +169,8 @@ def _check_bindings(folder: Path, profile: Profile) -> None:
         if entry.path.startswith(sources)
     }
     bound["sources"] = (archived, profile.source_sha256)
+    if not key_follows(environment):
+        raise _tampered(profile, "its environment key does not follow from its environment")
     for noun, (found, promised) in bound.items():
         if found != promised:
             raise _tampered(profile, f"its {noun} is not the one it is bound to")
