@@ -18,7 +18,7 @@ import pytest
 
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.isolation import Isolation, IsolationLevel, MissingFeature, level_of
-from mini_kv.system.processes import descendants
+from mini_kv.system.processes import cpu_time_ns, descendants, kill_descendants
 from mini_kv.system.sandbox import cage as cage_module
 from mini_kv.system.sandbox import policy, probe, seccomp, trials
 from mini_kv.system.sandbox.cage import Cage, build_cage
@@ -382,6 +382,49 @@ print(*(name in found.features for name in ("user_namespace", "system_call_filte
     assert ended.stdout == "True True True\n", ended.stderr
 
 
+SPEND_UNSEEN = """
+import os, signal, time
+try: signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+except OSError: pass
+def spend():
+    until = time.thread_time() + 0.3
+    while time.thread_time() < until: pass
+reader, writer = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        spend()
+    os._exit(0)
+if os.fork() == 0:
+    spend()
+    os._exit(0)
+os.close(writer)
+os.read(reader, 1)  # both have ended
+print("spent", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("init", [True, False], ids=["with an init", "without"])
+def test_cpu_time_of_children_that_nobody_waits_for_and_of_orphans_is_counted(
+    cage: Cage, tmp_path: Path, init: bool
+) -> None:
+    """A forged time was bounded by nothing where children that the kernel reaps unseen did the work."""
+    needs(cage, "system_call_filter")
+    wanted = cage.rooms(tmp_path / "asked", 2)[2]["features"]
+    left_out = () if init else ("process_namespace", "own_proc")
+    process = start(
+        cage, tmp_path / "w", SPEND_UNSEEN, features=[one for one in wanted if one not in left_out]
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "spent\n", process.stderr and process.stderr.read()
+        used_ns = cpu_time_ns(process.pid)
+        assert used_ns is not None and used_ns >= 570_000_000
+    finally:
+        kill_descendants(process.pid)
+        process.wait()
+
+
 def test_a_policy_that_cannot_be_entered_ends_the_process(cage: Cage, tmp_path: Path) -> None:
     # Strictly all or nothing: a worker must not serve with less than was recorded.
     status, out, _ = run(cage, tmp_path / "w", "print('served')", veiled=["/proc/version"], limits={"AS": 1})
@@ -405,10 +448,17 @@ def test_a_weaker_machine_refuses_a_level_that_was_demanded(monkeypatch: pytest.
 # ---------------------------------------------------------------------------- the parts
 
 
-def run_filter(machine: str, number: int, argument: int = 0, arch: int | None = None) -> int:
+def run_filter(
+    machine: str,
+    number: int,
+    argument: int = 0,
+    arch: int | None = None,
+    second: int = 0,
+    accountable: bool = False,
+) -> int:
     """Interpret the filter as the kernel would; return its verdict."""
-    data = struct.pack("=IIQQ", number, arch or seccomp._MACHINES[machine][0], 0, argument)
-    program = seccomp.program([1])
+    data = struct.pack("=IIQQQ", number, arch or seccomp._MACHINES[machine][0], 0, argument, second)
+    program = seccomp.program([1], accountable=accountable)
     steps = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
     at, register = 0, 0
     while True:
@@ -431,10 +481,12 @@ def test_the_filter_denies_its_list_and_nothing_else(machine: str, monkeypatch: 
     real = os.uname()
     monkeypatch.setattr(os, "uname", lambda: os.uname_result((*real[:4], machine)))
     numbers = seccomp.calls()
-    judged_by_argument = {numbers[name] for name in ("socket", "clone", "clone3", "seccomp")}
+    judged_by_argument = {numbers[name] for name in seccomp._JUDGED_BY_ARGUMENT}
     for number in range(600):
         if number not in judged_by_argument:
             assert run_filter(machine, number) == (EPERM if number in numbers.values() else ALLOW), number
+    assert run_filter(machine, numbers["rt_sigaction"], 17, second=1) == ALLOW
+    assert run_filter(machine, numbers["prctl"], 36) == ALLOW
     assert run_filter(machine, numbers["seccomp"]) == ALLOW
     assert run_filter(machine, numbers["clone3"]) == ENOSYS
     assert [run_filter(machine, numbers["socket"], family) for family in (1, 2, 10, 16, 17, 40)] == [
@@ -444,6 +496,27 @@ def test_the_filter_denies_its_list_and_nothing_else(machine: str, monkeypatch: 
     assert run_filter(machine, numbers["clone"], 0x10000011) == EPERM  # a user namespace
     assert run_filter(machine, 0x40000000 + 41, 2) == EPERM
     assert run_filter(machine, 1, arch=0x40000003) == EPERM  # i386's numbers mean other calls
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_children_that_are_reaped_unseen_leave_no_account_and_are_refused(
+    machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.uname()
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result((*real[:4], machine)))
+    numbers = seccomp.calls()
+
+    def ask(name: str, argument: int, second: int = 0) -> int:
+        return run_filter(machine, numbers[name], argument, second=second, accountable=True)
+
+    assert ask("rt_sigaction", 17) == ALLOW  # it only asks
+    assert [ask("rt_sigaction", 17, second) for second in (1, 1 << 40)] == [EPERM, EPERM]
+    assert ask("rt_sigaction", 2, 1) == ALLOW
+    assert [ask("prctl", option) for option in (35, 36, 37)] == [ALLOW, EPERM, ALLOW]
+    assert [ask("socket", family) for family in (1, 2)] == [ALLOW, EPERM]
+    assert [ask("clone", flags) for flags in (0x003D0F00, 0x10000011)] == [ALLOW, EPERM]
+    assert run_filter(machine, numbers["bpf"], accountable=True) == EPERM
+    assert run_filter(machine, 600, accountable=True) == ALLOW
 
 
 def test_a_machine_without_a_table_is_refused_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:

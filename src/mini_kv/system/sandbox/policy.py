@@ -236,6 +236,8 @@ def worker_policy(
         "limits": limits,
         # The CUDA driver makes an abstract socket when it starts; torch itself needs none.
         "socket_families": [_AF_UNIX],
+        # On a CPU the judge's clock asks the kernel for the CPU time of all that the worker started.
+        "accountable": not cuda,
     }
 
 
@@ -259,5 +261,6 @@ def compiler_policy(features: Collection[str], readable: Sequence[str]) -> Polic
         "must_open": [],
         "limits": {},
         "socket_families": [_AF_UNIX],
+        "accountable": False,
         "parent": os.getpid(),
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
 import struct
 from collections.abc import Sequence
 
@@ -21,13 +22,15 @@ from mini_kv.system.sandbox.kernel import (
     CLONE_NEWPID,
     CLONE_NEWUSER,
     CLONE_NEWUTS,
+    PR_SET_CHILD_SUBREAPER,
     system_call,
 )
 
 AF_UNIX = 1
 
 _LOAD, _JUMP_EQUAL, _JUMP_SET, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data (little endian)
+# Offsets in struct seccomp_data (little endian); of an argument, first the lower half.
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
 _ALLOW, _ERROR = 0x7FFF_0000, 0x0005_0000
 _SET_MODE_FILTER = 1
 _SPEC_ALLOW = 1 << 2
@@ -39,6 +42,8 @@ _NEW_NAMESPACES = (
 _CALLS_X86_64 = {
     "socket": 41,
     "clone": 56,
+    "rt_sigaction": 13,
+    "prctl": 157,
     "seccomp": 317,
     "ptrace": 101,
     "syslog": 103,
@@ -87,6 +92,8 @@ _CALLS_X86_64 = {
 _CALLS_AARCH64 = {
     "socket": 198,
     "clone": 220,
+    "rt_sigaction": 134,
+    "prctl": 167,
     "seccomp": 277,
     "ptrace": 117,
     "syslog": 116,
@@ -147,7 +154,7 @@ _CALLS_COMMON = {
     "open_tree_attr": 467,
 }
 _MACHINES = {"x86_64": (0xC000_003E, _CALLS_X86_64), "aarch64": (0xC000_00B7, _CALLS_AARCH64)}
-_JUDGED_BY_ARGUMENT = ("socket", "clone", "clone3", "seccomp")
+_JUDGED_BY_ARGUMENT = ("socket", "clone", "clone3", "rt_sigaction", "prctl", "seccomp")
 
 
 def machine_is_known() -> bool:
@@ -162,8 +169,12 @@ def calls() -> dict[str, int]:
     return _MACHINES[os.uname().machine][1] | _CALLS_COMMON
 
 
-def program(families: Sequence[int]) -> bytes:
-    """Return the filter as ``struct sock_filter[]``; ``families`` are the sockets that may be made."""
+def program(families: Sequence[int], *, accountable: bool = False) -> bytes:
+    """Return the filter as ``struct sock_filter[]``; ``families`` are the sockets that may be made.
+
+    ``accountable`` denies what would take a child's CPU time out of the kernel's account: to have children
+    reaped unseen (another action for SIGCHLD), and to give up orphans (prctl's child subreaper).
+    """
     numbers = calls()
     denied = sorted(number for name, number in numbers.items() if name not in _JUDGED_BY_ARGUMENT)
     refuse, unknown = _ERROR | errno.EPERM, _ERROR | errno.ENOSYS
@@ -177,41 +188,70 @@ def program(families: Sequence[int]) -> bytes:
         _step(_JUMP_EQUAL, numbers["clone3"], 0, 1),
         _step(_RETURN, unknown),
     ]
-    # A jump counts the steps it skips: from a denied call over the rest of the list and three more.
+    sections = {numbers["socket"]: _socket(families), numbers["clone"]: _clone()}
+    if accountable:
+        sections |= {numbers["rt_sigaction"]: _rt_sigaction(), numbers["prctl"]: _prctl()}
+    # A jump counts the steps it skips: from a denied call over the rest of the list, the jumps to the
+    # sections and the permission of everything else.
     for rest, number in zip(reversed(range(len(denied))), denied, strict=True):
-        steps.append(_step(_JUMP_EQUAL, number, rest + 3))
-    steps += [
-        _step(_JUMP_EQUAL, numbers["socket"], 3),
-        _step(_JUMP_EQUAL, numbers["clone"], 2 + len(families) + 3),
-        _step(_RETURN, _ALLOW),
-        _step(_RETURN, refuse),  # where the denied calls land
-        _step(_LOAD, _FIRST_ARGUMENT),  # where socket lands
-    ]
+        steps.append(_step(_JUMP_EQUAL, number, rest + len(sections) + 1))
+    behind = 2  # the two verdicts that stand between the jumps and the first section
+    for rest, (number, section) in zip(reversed(range(len(sections))), sections.items(), strict=True):
+        steps.append(_step(_JUMP_EQUAL, number, rest + behind))
+        behind += len(section)
+    steps += [_step(_RETURN, _ALLOW), _step(_RETURN, refuse)]
+    for section in sections.values():
+        steps += section
+    return b"".join(steps)
+
+
+def _socket(families: Sequence[int]) -> list[bytes]:
+    steps = [_step(_LOAD, _FIRST_ARGUMENT)]
     for rest, family in zip(reversed(range(len(families))), families, strict=True):
         steps.append(_step(_JUMP_EQUAL, family, rest + 1))
-    steps += [
-        _step(_RETURN, refuse),
-        _step(_RETURN, _ALLOW),
-        # where clone lands
+    return [*steps, _step(_RETURN, _ERROR | errno.EPERM), _step(_RETURN, _ALLOW)]
+
+
+def _clone() -> list[bytes]:
+    return [_step(_LOAD, _FIRST_ARGUMENT), _step(_JUMP_SET, _NEW_NAMESPACES, 1, 0), *_VERDICTS]
+
+
+def _rt_sigaction() -> list[bytes]:
+    # To ask (no new action) is no change; the kernel looks at the whole 64-bit pointer.
+    return [
         _step(_LOAD, _FIRST_ARGUMENT),
-        _step(_JUMP_SET, _NEW_NAMESPACES, 0, 1),
-        _step(_RETURN, refuse),
-        _step(_RETURN, _ALLOW),
+        _step(_JUMP_EQUAL, signal.SIGCHLD, 0, 4),
+        _step(_LOAD, _SECOND_ARGUMENT),
+        _step(_JUMP_EQUAL, 0, 0, 3),
+        _step(_LOAD, _SECOND_ARGUMENT + 4),
+        _step(_JUMP_EQUAL, 0, 0, 1),
+        *_VERDICTS,
     ]
-    return b"".join(steps)
+
+
+def _prctl() -> list[bytes]:
+    return [
+        _step(_LOAD, _FIRST_ARGUMENT),
+        _step(_JUMP_EQUAL, PR_SET_CHILD_SUBREAPER, 1, 0),
+        *_VERDICTS,
+    ]
 
 
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
-def install(families: Sequence[int]) -> None:
+# Where a section ends: what it did not send to the second is allowed.
+_VERDICTS = (_step(_RETURN, _ALLOW), _step(_RETURN, _ERROR | errno.EPERM))
+
+
+def install(families: Sequence[int], *, accountable: bool = False) -> None:
     """Put the filter on this thread and all it starts; ``no_new_privs`` must be set.
 
     Old kernels switch a costly speculation guard on with any filter, which would slow down what is
     timed; the flag asks them not to.
     """
-    code = program(families)
+    code = program(families, accountable=accountable)
     kept = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("@HP", len(code) // 8, ctypes.addressof(kept))
     number = calls()["seccomp"]

@@ -224,12 +224,21 @@ def _pass_on_the_end(init: int, reader: int) -> None:
 
 def _confine(entry: _Entry) -> None:
     policy = entry.policy
+    accountable: bool = policy["accountable"]
+    if accountable:
+        # The CPU time of a child that ended is in its parent's account only if somebody waited for it, and an
+        # orphan must stay among the worker's descendants: in its namespace the init sees to that.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if "process_namespace" not in entry.wanted:
+            kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     entry.attempt("resource_limits", lambda: _limit(policy["limits"]))
     _change_user(entry)
     entry.attempt("no_capabilities", kernel.drop_capabilities)
     entry.attempt("no_new_privileges", lambda: kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1))
     entry.attempt("file_access", lambda: landlock.restrict(_allowed(entry)))
-    entry.attempt("system_call_filter", lambda: seccomp.install(policy["socket_families"]))
+    entry.attempt(
+        "system_call_filter", lambda: seccomp.install(policy["socket_families"], accountable=accountable)
+    )
 
 
 def _limit(limits: dict[str, int]) -> None:
