@@ -16,7 +16,8 @@ import pytest
 import attempt_factory as make
 from mini_kv.artifacts import load_baseline, promote_baseline, read_index, rebuild_index
 from mini_kv.artifacts.attempts import read_record_bytes
-from mini_kv.artifacts.index import _entry as entry
+from mini_kv.artifacts.folders import entry_of as entry
+from mini_kv.artifacts.index import LAYOUT_VERSION, SETTLED_S
 from mini_kv.core.attempt import IndexRow
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import IntegrityError
@@ -79,6 +80,56 @@ def test_the_board_showed_what_a_row_of_the_index_said_and_no_attempt(
     assert (code, "2.00x" in out) == (0, True)
 
 
+def settle(folder: Path) -> None:
+    """Date an attempt back, as if its run had long ended."""
+    past_s = (folder / "attempt.json").stat().st_mtime - 2 * SETTLED_S
+    os.utime(folder / "attempt.json", (past_s, past_s))
+
+
+def test_a_row_deleted_from_the_index_hid_its_attempt(tmp_path: Path, mini_kv: MiniKv) -> None:
+    clock, numbers = make.ticking_clock(), make.counting_bytes()
+    kept, _ = make.write_attempt(tmp_path, clock=clock, random_bytes=numbers, candidate_id="kept")
+    hidden, writer = make.write_attempt(tmp_path, clock=clock, random_bytes=numbers, candidate_id="hidden")
+    harm_index(tmp_path, ("DELETE FROM attempts WHERE attempt_id = ?", (hidden.attempt_id,)))
+    code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert (code, hidden.attempt_id in out, err) == (0, True, ""), (
+        "a run that is about to index it is accused"
+    )
+    settle(writer.folder)
+    code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path), "--json")
+    assert (code, hidden.attempt_id in out, kept.attempt_id in out) == (0, True, True)
+    assert f"lacks 1 attempt that the folders hold (vector_add/{hidden.attempt_id})" in err
+    assert [finding["code"] for finding in json.loads(out)["findings"]] == ["INDEX_INCOMPLETE"]
+    (writer.folder / "benchmark.json").write_bytes(b"{}")
+    code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert (code, hidden.attempt_id in out, "is not what was archived" in err) == (7, False, True)
+    assert mini_kv("rebuild-index", "--artifacts", str(tmp_path))[0] == 7
+    assert mini_kv("leaderboard", "--artifacts", str(tmp_path))[::2] == (0, ""), "it was told of"
+
+
+def test_a_row_moved_out_of_the_table_of_attempts_hid_its_attempt(tmp_path: Path, mini_kv: MiniKv) -> None:
+    hidden, writer = make.write_attempt(tmp_path)
+    settle(writer.folder)
+    digest = sha256_bytes((writer.folder / "attempt.json").read_bytes())
+    harm_index(
+        tmp_path,
+        ("DELETE FROM attempts", ()),
+        ("INSERT INTO unlisted VALUES (?, ?, ?)", ("vector_add", hidden.attempt_id, digest)),
+    )
+    code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert (code, hidden.attempt_id in out, "lacks 1 attempt" in err) == (0, True, True)
+
+
+def test_other_attempts_of_the_archive_were_read_for_one_task(tmp_path: Path, mini_kv: MiniKv) -> None:
+    other = make.write_attempt(tmp_path, task=make.card("rmsnorm"))[1]
+    make.write_attempt(tmp_path)
+    settle(other.folder)
+    harm_index(tmp_path, ("DELETE FROM attempts WHERE task_id = 'rmsnorm'", ()))
+    assert mini_kv("leaderboard", "--artifacts", str(tmp_path), "--task", "vector_add")[::2] == (0, "")
+    (other.folder / "attempt.json").unlink()
+    assert mini_kv("leaderboard", "--artifacts", str(tmp_path), "--task", "vector_add")[::2] == (0, "")
+
+
 def test_a_row_of_the_index_led_to_an_attempt_elsewhere(tmp_path: Path, mini_kv: MiniKv) -> None:
     make.write_attempt(tmp_path / "here")
     make.write_attempt(tmp_path / "there", task=make.card("rmsnorm"))
@@ -115,7 +166,7 @@ def test_an_index_that_never_ends_held_the_board_for_ever(
     attempt, _ = make.write_attempt(tmp_path)
     for path in tmp_path.glob("index.db*"):
         path.unlink()
-    harm_index(tmp_path, (statement, ()), ("PRAGMA user_version=1", ()))
+    harm_index(tmp_path, (statement, ()), (f"PRAGMA user_version={LAYOUT_VERSION}", ()))
     code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path))
     assert (code, attempt.attempt_id in out) == (0, True), "the folders are read instead"
     assert "its tables are not those of an index" in err
@@ -302,7 +353,7 @@ def test_every_forged_row_made_the_board_hash_all_the_others_again(
         looked_at.append(folder.name)
         return entry(folder)
 
-    monkeypatch.setattr("mini_kv.artifacts.index._entry", counted)
+    monkeypatch.setattr("mini_kv.artifacts.index.entry_of", counted)
     code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path))
     assert (code, "another" in out) == (7, True)
     assert len(looked_at) == len(set(looked_at)) == 7

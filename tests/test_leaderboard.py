@@ -96,6 +96,37 @@ def test_two_attempts_of_one_second_are_ordered_by_their_start() -> None:
         assert rank_attempts(rows).groups[0].rows[0].attempt_id == late.attempt_id
 
 
+def test_a_copied_candidate_took_its_originals_place_without_a_word() -> None:
+    original = row(1, candidate_folder="candidates/a", code_sha256="1" * 64, geomean_speedup=3.0)
+    copy = row(2, candidate_folder="candidates/b", code_sha256="2" * 64, geomean_speedup=9.0)
+    (group,) = rank_attempts([original, copy, row(3, candidate_id="other")]).groups
+    first = group.rows[0]
+    assert (first.attempt_id, first.candidate_folder) == (copy.attempt_id, "candidates/b")
+    assert first.code_sha256 == "2" * 64
+    (remark,) = group.remarks
+    assert remark.code == "ONE_NAME_TWO_FOLDERS"
+    assert "ranked by a candidate in candidates/b, and was the name of one in candidates/a" in remark.message
+    assert remark.evidence[0].startswith(f"{original.attempt_id}: 3.000x, code 1111111 from candidates/a")
+    board = rank_attempts([original, copy, msgspec.structs.replace(copy, attempt_id=row(4).attempt_id)])
+    assert board.groups[0].remarks, "a second run of the copy is no less a takeover"
+    for text in (to_text(board), to_markdown(board)):
+        assert "1.0.0+2222222" in text
+        assert "candidates/a: give each a candidate\\_id" in text.replace("candidate_id", "candidate\\_id")
+
+
+def test_code_that_changed_under_one_version_is_remarked_upon_and_no_other() -> None:
+    first = row(1, candidate_folder="candidates/a", code_sha256="1" * 64)
+    second = row(2, candidate_folder="candidates/a", code_sha256="2" * 64)
+    (remark,) = rank_attempts([first, second]).groups[0].remarks
+    assert (remark.code, "code 2222222; earlier" in remark.message) == ("OTHER_CODE", True)
+    same = msgspec.structs.replace(second, code_sha256="1" * 64)
+    raised = msgspec.structs.replace(second, candidate_version="1.1.0")
+    unknown = row(0, candidate_folder=None, code_sha256=None)
+    wrong = msgspec.structs.replace(second, attempt_id=row(0).attempt_id, correct=False)
+    for harmless in (same, raised, unknown, wrong):
+        assert rank_attempts([first, harmless]).groups[0].remarks == ()
+
+
 def test_versions_of_a_candidate_stand_beside_each_other() -> None:
     rows = [row(candidate_version="1.0.0"), row(candidate_version="1.1.0", geomean_speedup=3.0)]
     (group,) = rank_attempts(rows).groups
@@ -212,6 +243,25 @@ def test_command_ranks_what_was_archived(tmp_path: Path, mini_kv: MiniKv) -> Non
     assert board == rank_attempts(read_index(tmp_path)[0])
     code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path), "--markdown", "--task", "vector_add")
     assert out.startswith("### vector_add on cpu")
+
+
+def test_the_board_tells_whose_sources_an_attempt_was_made_of(tmp_path: Path, mini_kv: MiniKv) -> None:
+    clock, numbers = make.ticking_clock(), make.counting_bytes()
+    make.write_attempt(tmp_path, clock=clock, random_bytes=numbers)
+    make.write_attempt(tmp_path, clock=clock, random_bytes=numbers)
+    assert "note: " not in mini_kv("leaderboard", "--artifacts", str(tmp_path))[1]
+    make.write_attempt(
+        tmp_path,
+        clock=clock,
+        random_bytes=numbers,
+        files={"a.cpp": b"//"},
+        candidate_folder="candidates/copy",
+    )
+    code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert code == 0
+    assert "note: v0_naive 1.0.0 is ranked by a candidate in candidates/copy" in out
+    assert mini_kv("rebuild-index", "--artifacts", str(tmp_path))[0] == 0
+    assert mini_kv("leaderboard", "--artifacts", str(tmp_path))[1] == out
 
 
 def test_command_draws_a_table_on_a_terminal(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,13 @@ def test_every_measure_that_the_zoo_names_by_number_is_explained() -> None:
     assert named
     assert sorted(named - set(explained)) == []
     assert len(explained) == len(set(explained))
+
+
+def test_a_package_named_like_a_folder_of_evidence_was_never_linted() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--show-files", "src", "scripts", "tests"],
+        cwd=ROOT, capture_output=True, check=True,
+    ).stdout.decode()  # fmt: skip
+    linted = {Path(line).relative_to(ROOT).as_posix() for line in shown.splitlines()}
+    modules = {name for name in committed_texts() if name.startswith("src/") and name.endswith(".py")}
+    assert modules <= linted, sorted(modules - linted)

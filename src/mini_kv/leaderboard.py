@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mini_kv.core.attempt import IndexRow, Leaderboard, LeaderboardGroup, LeaderboardRow
 from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.printable import markdown_cell
+from mini_kv.core.results import Finding
 
 COLUMNS = ("rank", "candidate", "version", "speedup", "P50 us", "attempt")
 # Numbers are read by their last digit.
 RIGHT_ALIGNED = frozenset({"rank", "speedup", "P50 us"})
 HASH_CHARACTERS = 12
+# As git shortens: stands behind a version, as build metadata does in semantic versions.
+CODE_CHARACTERS = 7
 
 
 def why_not_ranked(row: IndexRow) -> str | None:
@@ -50,22 +53,23 @@ def rank_attempts(rows: Iterable[IndexRow], task_id: str | None = None) -> Leade
     """Return the board of the latest rankable attempt per candidate and version.
 
     Attempts are compared only within one task, suite, environment key and device. Rows are ordered by
-    geometric-mean speedup; equal ones by primary P50, then by name; equal speedups share a rank.
+    geometric-mean speedup; equal ones by primary P50, then by name; equal speedups share a rank. What the
+    latest attempt takes the place of is remarked upon where it is of other code or another folder.
     """
-    latest: dict[tuple[str, str, str, str], dict[tuple[str, str], IndexRow]] = {}
+    named: dict[tuple[str, str, str, str], dict[tuple[str, str], list[IndexRow]]] = {}
     for row in rows:
         if task_id not in (None, row.task_id) or why_not_ranked(row) is not None:
             continue
         key = (row.task_id, str(row.device), row.suite_sha256, str(row.environment_key))
-        entries = latest.setdefault(key, {})
-        name = (row.candidate_id, row.candidate_version)
-        if name not in entries or _age(entries[name]) < _age(row):
-            entries[name] = row
-    groups = tuple(_group(tuple(latest[key].values())) for key in sorted(latest))
+        named.setdefault(key, {}).setdefault((row.candidate_id, row.candidate_version), []).append(row)
+    groups = tuple(_group([sorted(rows, key=_age) for rows in named[key].values()]) for key in sorted(named))
     return Leaderboard(schema_version=SCHEMA_VERSION, groups=groups)
 
 
-def _group(entries: Sequence[IndexRow]) -> LeaderboardGroup:
+def _group(by_name: Sequence[Sequence[IndexRow]]) -> LeaderboardGroup:
+    """Return the group of candidates whose attempts are given by name, the oldest first."""
+    entries = [rows[-1] for rows in by_name]
+    earlier = {rows[-1]: rows[:-1] for rows in by_name}
     first = max(entries, key=_age)
     ordered = sorted(entries, key=_order)
     speedups = [row.geomean_speedup or 0.0 for row in ordered]
@@ -86,10 +90,46 @@ def _group(entries: Sequence[IndexRow]) -> LeaderboardGroup:
                 geomean_speedup=speedup,
                 primary_p50_us=row.primary_p50_us,
                 started_at=row.started_at,
+                candidate_folder=row.candidate_folder,
+                code_sha256=row.code_sha256,
             )
             for row, speedup in zip(ordered, speedups, strict=True)
         ),
+        remarks=tuple(remark for row in ordered for remark in _remarks(row, earlier[row])),
     )
+
+
+def _remarks(row: IndexRow, earlier: Sequence[IndexRow]) -> Iterator[Finding]:
+    """Yield what a place's earlier attempts were of, where that is not what the latest is of."""
+    own = (row.candidate_folder, row.code_sha256)
+    others = [one for one in earlier if (one.candidate_folder, one.code_sha256) != own]
+    others = [one for one in others if one.candidate_folder is not None and one.code_sha256 is not None]
+    if not others or None in own:
+        return
+    folders = sorted({str(one.candidate_folder) for one in others} - {str(row.candidate_folder)})
+    name = f"{row.candidate_id} {row.candidate_version}"
+    if folders:
+        code = "ONE_NAME_TWO_FOLDERS"
+        message = (
+            f"{name} is ranked by a candidate in {row.candidate_folder}, and was the name of one in "
+            f"{', '.join(folders)}: give each a candidate_id of its own to rank both."
+        )
+    else:
+        code = "OTHER_CODE"
+        codes = ", ".join(dict.fromkeys(_short(one) for one in reversed(others)))
+        message = (
+            f"{name} is ranked by code {_short(row)}; earlier attempts of that version are of {codes}: "
+            "raise the version to rank both."
+        )
+    yield Finding(code=code, message=message, evidence=tuple(map(_attempt_line, (*others, row))))
+
+
+def _attempt_line(row: IndexRow) -> str:
+    return f"{row.attempt_id}: {row.geomean_speedup:.3f}x, code {_short(row)} from {row.candidate_folder}"
+
+
+def _short(row: IndexRow | LeaderboardRow) -> str:
+    return str(row.code_sha256)[:CODE_CHARACTERS]
 
 
 def _order(row: IndexRow) -> tuple[float, float, str, str]:
@@ -116,10 +156,16 @@ def provenance(group: LeaderboardGroup) -> str:
     return f"suite {suite}, environment {key}"
 
 
+def notes(group: LeaderboardGroup) -> list[str]:
+    """Return a line for each remark on a group's rows."""
+    return [_printable(f"note: {remark.message}") for remark in group.remarks]
+
+
 def cells(row: LeaderboardRow) -> tuple[str, ...]:
     """Return a row's text under :data:`COLUMNS`."""
     p50_us = "-" if row.primary_p50_us is None else f"{row.primary_p50_us:.2f}"
-    names = (_printable(row.candidate_id), _printable(row.candidate_version))
+    code = "" if row.code_sha256 is None else f"+{_short(row)}"
+    names = (_printable(row.candidate_id), _printable(row.candidate_version + code))
     speedup = f"{row.geomean_speedup:.{2 if row.geomean_speedup >= 1.0 else 3}f}x"
     return (str(row.rank), *names, speedup, p50_us, row.attempt_id)
 
@@ -137,7 +183,7 @@ def to_text(board: Leaderboard) -> str:
             ).rstrip()
             for line in table
         ]
-        blocks.append("\n".join((heading(group), provenance(group), *lines)))
+        blocks.append("\n".join((heading(group), provenance(group), *lines, *notes(group))))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -149,6 +195,11 @@ def to_markdown(board: Leaderboard) -> str:
         table = [COLUMNS, rule, *(cells(row) for row in group.rows)]
         lines = ["| " + " | ".join(markdown_cell(cell) for cell in line) + " |" for line in table]
         blocks.append(
-            "\n".join((f"### {markdown_cell(heading(group))}", "", f"{provenance(group)}", "", *lines))
+            "\n".join(
+                (
+                    *(f"### {markdown_cell(heading(group))}", "", f"{provenance(group)}", "", *lines),
+                    *(line for note in notes(group) for line in ("", markdown_cell(note))),
+                )
+            )
         )
     return "\n\n".join(blocks) + "\n"

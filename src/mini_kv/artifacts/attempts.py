@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 
 from mini_kv.core.attempt import Attempt, IndexRow
-from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.canonical import canonical_sha256, sha256_bytes
 from mini_kv.core.card import IDENTIFIER, SCHEMA_VERSION, is_readable_version
 from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.printable import printable
 from mini_kv.core.record import from_json
 from mini_kv.core.results import Finding, Status
-from mini_kv.system.archive_folder import PARTIAL_SUFFIX, list_files, reason
+from mini_kv.system.archive_folder import PARTIAL_SUFFIX, SOURCES_FOLDER, list_files, reason
 from mini_kv.system.files import sha256_file
 
 ATTEMPT_FILE = "attempt.json"
@@ -154,4 +154,12 @@ def index_row(folder: Path, attempt: Attempt, attempt_sha256: str) -> IndexRow:
         geomean_speedup=attempt.geomean_speedup,
         primary_p50_us=attempt.primary_p50_us,
         exit_code=attempt.exit_code,
+        candidate_folder=attempt.candidate_folder,
+        code_sha256=_code_sha256(attempt),
     )
+
+
+def _code_sha256(attempt: Attempt) -> str | None:
+    prefix = SOURCES_FOLDER + "/"
+    files = {file.path: file.sha256 for file in attempt.files if file.path.startswith(prefix)}
+    return canonical_sha256(files) if files else None

@@ -214,7 +214,7 @@ def load_baseline(path: Path) -> Baseline:
 
 
 def read_baseline(path: Path) -> tuple[Baseline, str]:
-    """Return the baseline in ``path``, checked against every hash it carries, and the SHA-256 of the bytes read.
+    """Return the baseline in ``path``, checked against every hash it carries, and the SHA-256 of its bytes.
 
     The parts are hashed as they stand in the file, not as this version's records would write them, so a
     baseline outlives fields that are added later. Raises ``ConfigurationError`` for a file that is no

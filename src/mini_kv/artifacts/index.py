@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
-from mini_kv.artifacts.attempts import (
-    ATTEMPT_FILE,
-    ATTEMPT_ID,
-    TASK_ID,
-    check_files,
-    index_row,
-    is_correct,
-    parse_attempt,
+from mini_kv.artifacts.attempts import ATTEMPT_FILE, ATTEMPT_ID, TASK_ID
+from mini_kv.artifacts.folders import (
+    Entry,
+    Hashes,
+    attempt_folders,
+    damage_of,
+    entries_of,
+    entry_of,
+    judged,
+    name_of,
+    rows_of,
 )
-from mini_kv.artifacts.contradictions import contradictions
 from mini_kv.core.attempt import ArtifactIndex, IndexRow
-from mini_kv.core.card import RESERVED_TASK_IDS, SCHEMA_VERSION
+from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import from_json, to_json
 from mini_kv.core.results import Finding
@@ -37,101 +40,23 @@ LOCK_FILE = "index.lock"
 INDEX_JSON = "artifact_index.json"
 LOCK_TIMEOUT_S = 30.0
 # Raised with every change of the table or of IndexRow; another number reads as no index.
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
+# Theirs are not what a row must say today, but the hashes in them still hold.
+EARLIER_LAYOUTS = frozenset({1})
+# A run that ends now waits for the lock for so long at most before its attempt stands in the index.
+SETTLED_S = 2 * LOCK_TIMEOUT_S
+_SHOWN = 4
 HEAL = "run 'mini-kv rebuild-index' to make it again from the folders"
 
 _TABLE = (
     "CREATE TABLE attempts (task_id TEXT NOT NULL, attempt_id TEXT NOT NULL, row TEXT NOT NULL, "
     "PRIMARY KEY (task_id, attempt_id)) WITHOUT ROWID"
 )
-# What attempts were known by that are not among the rows any more: damaged ones, and folders that are away.
+# What attempts were known by that are not among the rows (any more): damaged ones, and folders that are away.
 _UNLISTED = (
     "CREATE TABLE unlisted (task_id TEXT NOT NULL, attempt_id TEXT NOT NULL, attempt_sha256 TEXT NOT NULL, "
     "PRIMARY KEY (task_id, attempt_id)) WITHOUT ROWID"
 )
-
-Entry = IndexRow | Finding
-Hashes = dict[tuple[str, str], str]
-
-
-# ---------------------------------------------------------------------------- folders
-
-
-def _attempt_folders(root: Path) -> list[Path]:
-    """Return every folder named like a finished attempt, ordered by task and id."""
-    folders: list[Path] = []
-    with os.scandir(root) as tasks:
-        names = sorted(
-            task.name
-            for task in tasks
-            if TASK_ID.fullmatch(task.name) and task.name not in RESERVED_TASK_IDS and task.is_dir()
-        )
-    for name in names:
-        folders += sorted(path for path in (root / name).iterdir() if ATTEMPT_ID.fullmatch(path.name))
-    return folders
-
-
-def _entry(folder: Path) -> Entry:
-    """Return the row of the attempt in ``folder``, or why it cannot be trusted."""
-    path = f"{folder.parent.name}/{folder.name}"
-    if folder.is_symlink() or not folder.is_dir():
-        message = f"{path} is not a folder, so it is no attempt."
-        return Finding(code="ATTEMPT_UNREADABLE", message=message)
-    try:
-        attempt, digest = parse_attempt(folder)
-        if (attempt.task_id, attempt.attempt_id) != (folder.parent.name, folder.name):
-            message = f"{path} says that it is {attempt.task_id}/{attempt.attempt_id}."
-            return Finding(code="ATTEMPT_MISPLACED", message=message)
-        changes = check_files(folder, attempt)
-    except FileNotFoundError:
-        return Finding(code="ATTEMPT_UNREADABLE", message=f"{path} holds no attempt.json.")
-    except (OSError, ValueError, msgspec.DecodeError) as error:
-        return Finding(
-            code="ATTEMPT_UNREADABLE", message=f"{path} cannot be read as an attempt: {reason(error)}."
-        )
-    if changes:
-        evidence = tuple(f"{change.code}: {change.message}" for change in changes)
-        return Finding(code="ATTEMPT_CHANGED", message=f"{path} is not what was archived.", evidence=evidence)
-    if is_correct(attempt) and (found := contradictions(folder, attempt)):
-        message = f"{path} contradicts its own records."
-        return Finding(code="ATTEMPT_CONTRADICTED", message=message, evidence=found)
-    return index_row(folder, attempt, digest)
-
-
-def _scan(root: Path, known: dict[Path, Entry] | None = None) -> dict[Path, Entry]:
-    known = known or {}
-    return {folder: known[folder] if folder in known else _entry(folder) for folder in _attempt_folders(root)}
-
-
-def _changed(row: IndexRow, indexed_sha256: str) -> Finding:
-    return Finding(
-        code="ATTEMPT_CHANGED",
-        message=f"{row.path} is not what was archived.",
-        evidence=(
-            f"FILE_CHANGED: {ATTEMPT_FILE} was changed since it was indexed.",
-            f"indexed: sha256 {indexed_sha256}",
-            f"found: sha256 {row.attempt_sha256}",
-        ),
-    )
-
-
-def _judged(entries: dict[Path, Entry], known: Hashes) -> dict[Path, Entry]:
-    """Return the entries with a finding for each row whose ``attempt.json`` the old index knew otherwise.
-
-    Its hash stands nowhere in the folder, so only an index can tell.
-    """
-    judged: dict[Path, Entry] = {}
-    for folder, entry in entries.items():
-        expected = known.get((folder.parent.name, folder.name))
-        if isinstance(entry, IndexRow) and expected not in (None, entry.attempt_sha256):
-            judged[folder] = _changed(entry, str(expected))
-        else:
-            judged[folder] = entry
-    return judged
-
-
-def _rows(entries: dict[Path, Entry]) -> tuple[IndexRow, ...]:
-    return tuple(entry for entry in entries.values() if isinstance(entry, IndexRow))
 
 
 # ---------------------------------------------------------------------------- database
@@ -150,9 +75,9 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _require_layout(connection: sqlite3.Connection) -> None:
+def _require_layout(connection: sqlite3.Connection, or_of: frozenset[int] = frozenset()) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != LAYOUT_VERSION:
+    if version != LAYOUT_VERSION and version not in or_of:
         raise sqlite3.DatabaseError(f"layout version {version} is not {LAYOUT_VERSION}")
     # A view, a trigger or a computed column under these names could go on for ever.
     found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master LIMIT 8")}
@@ -201,8 +126,8 @@ def _recreate_if_missing(root: Path) -> tuple[Finding, ...]:
     """Make a missing index from the folders (the lock is held); remark on it when there were any."""
     if os.path.lexists(root / INDEX_FILE):
         return ()
-    entries = _scan(root)
-    _replace_database(root, _rows(entries))
+    entries = entries_of(attempt_folders(root))
+    _replace_database(root, rows_of(entries))
     if not entries:
         return ()
     message = f"The index was missing; it was made again from {len(entries)} attempt folder(s)."
@@ -236,22 +161,68 @@ def add_to_index(root: Path, row: IndexRow) -> tuple[Finding, ...]:
         return _warning("INDEX_UNUSABLE", f"cannot be written ({reason(error)}) and lacks {name}")
 
 
-def read_index(root: Path, task_id: str | None = None) -> tuple[tuple[IndexRow, ...], tuple[Finding, ...]]:
-    """Return the attempts' rows, by task and id, and warnings.
+def read_index(
+    root: Path, task_id: str | None = None, clock: Callable[[], float] = time.time
+) -> tuple[tuple[IndexRow, ...], tuple[Finding, ...]]:
+    """Return the attempts' rows, by task and id, and warnings. Raises ``ConfigurationError``.
 
-    Where the index is missing or unusable the folders themselves are read, which is slower and as right.
+    Where the index is missing or unusable the folders themselves are read, which is slower and as right. So
+    are the folders of attempts that the index lacks. ``clock`` returns seconds since the epoch.
     """
     if not root.is_dir():
         return (), ()
     try:
+        folders = attempt_folders(root, task_id)  # first: what is published from here on is not missed
+    except OSError as error:
+        message = f"The archive in {root} cannot be read: {reason(error)}."
+        raise ConfigurationError("ARTIFACTS_UNREADABLE", message) from error
+    try:
         with exclusive_lock(root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
             if not held:
-                return _read_folders(root, task_id, "INDEX_LOCKED", "is locked by another run")
+                return _read_folders(folders, "INDEX_LOCKED", "is locked by another run")
             if not os.path.lexists(root / INDEX_FILE):
-                return _read_folders(root, task_id, "INDEX_MISSING", "is missing")
-            return _read_database(root, task_id), ()
+                return _read_folders(folders, "INDEX_MISSING", "is missing")
+            rows, unlisted = _read_database(root, task_id)
     except (OSError, sqlite3.Error, ValueError, msgspec.DecodeError) as error:
-        return _read_folders(root, task_id, "INDEX_UNUSABLE", f"cannot be read ({reason(error)})")
+        return _read_folders(folders, "INDEX_UNUSABLE", f"cannot be read ({reason(error)})")
+    return _with_lacking(rows, unlisted, folders, clock())
+
+
+def _with_lacking(
+    rows: tuple[IndexRow, ...], unlisted: Hashes, folders: Sequence[Path], now_s: float
+) -> tuple[tuple[IndexRow, ...], tuple[Finding, ...]]:
+    """Add the attempts that lie in the folders and have no row, as after a killed run or a deleted row.
+
+    Damage that ``rebuild-index`` told of already is not told again.
+    """
+    listed = {(row.task_id, row.attempt_id) for row in rows}
+    entries = judged(entries_of(folder for folder in folders if name_of(folder) not in listed), unlisted)
+    found = {
+        folder: entry
+        for folder, entry in entries.items()
+        if os.path.lexists(folder) and not (isinstance(entry, Finding) and name_of(folder) in unlisted)
+    }
+    lacking = {folder: entry for folder, entry in found.items() if isinstance(entry, IndexRow)}
+    late = [row.path for folder, row in lacking.items() if _settled(folder, now_s)]
+    every = sorted((*rows, *lacking.values()), key=lambda row: (row.task_id, row.attempt_id))
+    return tuple(every), (*_lacks(late), *damage_of(found))
+
+
+def _settled(folder: Path, now_s: float) -> bool:
+    """Say whether an attempt was published so long ago that its run is not about to index it."""
+    try:
+        return abs(now_s - os.lstat(folder / ATTEMPT_FILE).st_mtime) > SETTLED_S
+    except OSError:
+        return False  # it was removed meanwhile
+
+
+def _lacks(paths: Sequence[str]) -> tuple[Finding, ...]:
+    if not paths:
+        return ()
+    shown = ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+    count = f"{len(paths)} attempt{'' if len(paths) == 1 else 's'}"
+    what = f"lacks {count} that the folders hold ({shown}), which were read there"
+    return _warning("INDEX_INCOMPLETE", what)
 
 
 def indexed_sha256(root: Path, task_id: str, attempt_id: str) -> str | None:
@@ -260,7 +231,7 @@ def indexed_sha256(root: Path, task_id: str, attempt_id: str) -> str | None:
         return None
     try:
         with exclusive_lock(root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
-            return _known_hashes(root, task_id).get((task_id, attempt_id)) if held else None
+            return _known_hashes(root, task_id).get((task_id, attempt_id)) or None if held else None
     except OSError:
         return None
 
@@ -295,46 +266,45 @@ def _unlike(row: IndexRow, entry: Entry | None) -> Finding:
 def _indexed_entry(root: Path, row: IndexRow) -> Entry | None:
     """Return what the folder that a row names holds; ``None`` where it names none, or none is there."""
     folder = root / row.task_id / row.attempt_id
-    return _entry(folder) if _names_an_attempt(row) and os.path.lexists(folder / ATTEMPT_FILE) else None
+    return entry_of(folder) if _names_an_attempt(row) and os.path.lexists(folder / ATTEMPT_FILE) else None
 
 
 def _names_an_attempt(row: IndexRow) -> bool:
     return bool(TASK_ID.fullmatch(row.task_id) and ATTEMPT_ID.fullmatch(row.attempt_id))
 
 
-def _read_database(root: Path, task_id: str | None) -> tuple[IndexRow, ...]:
+def _read_database(
+    root: Path, task_id: str | None, or_of: frozenset[int] = frozenset()
+) -> tuple[tuple[IndexRow, ...], Hashes]:
+    """Return the rows (of one task), and what attempts without a row were known by (the lock is held)."""
     where, values = ("", ()) if task_id is None else (" WHERE task_id = ?", (task_id,))
     with closing(_connect(root / INDEX_FILE, "rw")) as connection:
-        _require_layout(connection)
+        _require_layout(connection, or_of)
+        unlisted: Hashes = {}
+        # An index of an earlier version has no such table.
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'unlisted'").fetchone():
+            for task, attempt, digest in connection.execute("SELECT * FROM unlisted"):
+                unlisted[str(task), str(attempt)] = str(digest)
         found = connection.execute(f"SELECT row FROM attempts{where} ORDER BY task_id, attempt_id", values)
-        return tuple(from_json(text.encode(), IndexRow) for (text,) in found)
+        return tuple(from_json(text.encode(), IndexRow) for (text,) in found), unlisted
 
 
 def _known_hashes(root: Path, task_id: str | None = None) -> Hashes:
     """Return what the index knows every attempt by (the lock is held); nothing where it cannot be read."""
-    known: Hashes = {}
     try:
-        with closing(_connect(root / INDEX_FILE, "rw")) as connection:
-            _require_layout(connection)
-            # An index of an earlier version has no such table.
-            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'unlisted'").fetchone():
-                for task, attempt, digest in connection.execute("SELECT * FROM unlisted"):
-                    known[str(task), str(attempt)] = str(digest)
-        rows = _read_database(root, task_id)
+        rows, unlisted = _read_database(root, task_id, EARLIER_LAYOUTS)
     except (OSError, sqlite3.Error, ValueError, msgspec.DecodeError):
         return {}
-    return known | {(row.task_id, row.attempt_id): row.attempt_sha256 for row in rows}
+    return unlisted | {(row.task_id, row.attempt_id): row.attempt_sha256 for row in rows}
 
 
 def _read_folders(
-    root: Path, task_id: str | None, code: str, what: str
+    folders: Sequence[Path], code: str, what: str
 ) -> tuple[tuple[IndexRow, ...], tuple[Finding, ...]]:
-    entries = _scan(root)
+    entries = entries_of(folders)
     if not entries:
         return (), ()
-    damaged = tuple(entry for entry in entries.values() if isinstance(entry, Finding))
-    rows = tuple(row for row in _rows(entries) if task_id in (None, row.task_id))
-    return rows, (*_warning(code, what), *damaged)
+    return rows_of(entries), (*_warning(code, what), *damage_of(entries))
 
 
 def rebuild_index(artifacts_root: Path) -> ArtifactIndex:
@@ -349,7 +319,7 @@ def rebuild_index(artifacts_root: Path) -> ArtifactIndex:
     if not artifacts_root.is_dir():
         raise ConfigurationError("NO_ARTIFACTS", f"{artifacts_root} is not a folder of artifacts.")
     try:
-        known = _scan(artifacts_root)
+        known = entries_of(attempt_folders(artifacts_root))
         with exclusive_lock(artifacts_root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
             if not held:
                 message = (
@@ -357,14 +327,15 @@ def rebuild_index(artifacts_root: Path) -> ArtifactIndex:
                 )
                 raise ConfigurationError("INDEX_LOCKED", message)
             hashes = _known_hashes(artifacts_root)
-            entries = _judged(_scan(artifacts_root, known), hashes)
+            entries = judged(entries_of(attempt_folders(artifacts_root), known), hashes)
             index = ArtifactIndex(
                 schema_version=SCHEMA_VERSION,
-                attempts=_rows(entries),
-                damaged=tuple(entry for entry in entries.values() if isinstance(entry, Finding)),
+                attempts=rows_of(entries),
+                damaged=damage_of(entries),
             )
             listed = {(row.task_id, row.attempt_id) for row in index.attempts}
-            unlisted = {name: digest for name, digest in hashes.items() if name not in listed}
+            told = {name_of(folder): "" for folder, entry in entries.items() if isinstance(entry, Finding)}
+            unlisted = {name: digest for name, digest in (told | hashes).items() if name not in listed}
             _replace_database(artifacts_root, index.attempts, unlisted)
             write_json_atomic(artifacts_root / INDEX_JSON, index)
             return index

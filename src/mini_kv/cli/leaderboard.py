@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+import msgspec
+
 from mini_kv import leaderboard
 from mini_kv.artifacts import changed_rows, read_index
 from mini_kv.core.attempt import IndexRow, Leaderboard
@@ -38,8 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("NO_ARTIFACTS", f"{root} is not a folder of artifacts.")
     rows, warnings = read_index(root, arguments.task)
     board, rows, changes = _trusted_board(root, rows)
-    for warning in (*warnings, *changes):
-        print(f"mini-kv: warning: {printable(warning.message)}", file=sys.stderr)
+    findings = (*warnings, *changes)
+    board = msgspec.structs.replace(board, findings=findings)
+    for finding in findings:
+        print(f"mini-kv: warning: {printable(finding.message)}", file=sys.stderr)
+        for line in finding.evidence:
+            print(f"  {printable(line)}", file=sys.stderr)
     if arguments.json:
         sys.stdout.write(to_json(board).decode())
     elif not board.groups:
@@ -50,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print_tables(board)
     else:
         sys.stdout.write(leaderboard.to_text(board))
-    tampered = any(finding.code in TAMPERED for finding in (*warnings, *changes))
+    tampered = any(finding.code in TAMPERED for finding in findings)
     return ExitCode.INTEGRITY if tampered else ExitCode.ACCEPTED
 
 
@@ -109,4 +115,6 @@ def _print_tables(board: Leaderboard) -> None:
             best = "bold green" if row.rank == 1 else ""
             table.add_row(*(Text(cell, style=best) for cell in leaderboard.cells(row)))
         console.print(table)
+        for note in leaderboard.notes(group):
+            console.print(Text(note, style="yellow"))
         console.print()

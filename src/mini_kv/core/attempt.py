@@ -61,6 +61,7 @@ class IndexRow(Record, frozen=True, kw_only=True):
     """One attempt as the index knows it; ``attempt_sha256`` is of ``attempt.json`` itself.
 
     ``correct`` leaves speed aside: an attempt that only its regression gate failed is correct.
+    ``code_sha256`` is over the names and hashes of what was compiled, the manifest with its flags included.
     """
 
     task_id: str
@@ -81,6 +82,8 @@ class IndexRow(Record, frozen=True, kw_only=True):
     geomean_speedup: float | None
     primary_p50_us: float | None
     exit_code: int
+    candidate_folder: str | None = None
+    code_sha256: Sha256 | None = None
 
 
 class ArtifactIndex(Record, frozen=True, kw_only=True):
@@ -95,7 +98,7 @@ class ArtifactIndex(Record, frozen=True, kw_only=True):
 
 
 class LeaderboardRow(Record, frozen=True, kw_only=True):
-    """One ranked candidate."""
+    """One ranked candidate: its latest attempt. ``code_sha256`` tells code of one id and version apart."""
 
     rank: int
     candidate_id: str
@@ -104,10 +107,15 @@ class LeaderboardRow(Record, frozen=True, kw_only=True):
     geomean_speedup: float
     primary_p50_us: float | None
     started_at: str
+    candidate_folder: str | None = None
+    code_sha256: Sha256 | None = None
 
 
 class LeaderboardGroup(Record, frozen=True, kw_only=True):
-    """Rows that may be compared: same task, suite and environment key."""
+    """Rows that may be compared: same task, suite and environment key.
+
+    ``remarks`` tell where earlier attempts of a row's name are of other code, or of another folder.
+    """
 
     task_id: str
     suite_sha256: Sha256
@@ -115,13 +123,15 @@ class LeaderboardGroup(Record, frozen=True, kw_only=True):
     device: DeviceKind
     environment: str
     rows: tuple[LeaderboardRow, ...]
+    remarks: tuple[Finding, ...] = ()
 
 
 class Leaderboard(Record, frozen=True, kw_only=True):
-    """What ``mini-kv leaderboard --json`` prints."""
+    """What ``mini-kv leaderboard --json`` prints; ``findings`` are the warnings that stderr shows."""
 
     schema_version: str
     groups: tuple[LeaderboardGroup, ...]
+    findings: tuple[Finding, ...] = ()
 
 
 class Baseline(Record, frozen=True, kw_only=True):
