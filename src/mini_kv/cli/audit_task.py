@@ -47,11 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def as_text(audit: CardAudit) -> str:
     """Return what a person needs: every case that proves nothing, and how many prove what."""
+    from mini_kv.cli.lines import as_lines, flat
     from mini_kv.core.results import Status
 
     invalid = [case for case in audit.cases if case.status is not Status.PASS]
     lines = [f"{audit.task_id} {audit.operator_version}   null candidates, on {audit.device}", ""]
-    lines += [f"  INVALID  {case.case_id}: {_reason(case)}" for case in invalid]
+    lines += [f"  INVALID  {case.case_id}: {flat(_reason(case), 400)}" for case in invalid]
     form = [case.case_id for case in audit.cases if case.proves == "form"]
     if form:
         lines.append(f"  empty results, which prove form only: {', '.join(form)}")
@@ -60,7 +61,7 @@ def as_text(audit: CardAudit) -> str:
         lines.append(f"  remark: rounding the result to {dtype} passes in {_some(lenient)}")
     sound = len(audit.cases) - len(invalid)
     lines += ["", f"{sound} of {len(audit.cases)} legal cases prove something"]
-    return "\n".join(lines) + "\n"
+    return as_lines(lines)
 
 
 def _reason(case: CaseAudit) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mini_kv.cli.lines import flat
 from mini_kv.core.axes import Curve, curves
 from mini_kv.core.benchmark import BenchmarkCase
 from mini_kv.core.results import Status
@@ -59,4 +60,4 @@ def _remark(case: BenchmarkCase) -> str:
     if case.status is Status.PASS:
         return "  unstable"
     first = case.findings[0] if case.findings else None
-    return f"  FAILED {first.code}: {first.message}" if first else "  FAILED"
+    return f"  FAILED {first.code}: {flat(first.message, 240)}" if first else "  FAILED"

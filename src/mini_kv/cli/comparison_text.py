@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mini_kv.cli.from_here import from_here
+from mini_kv.cli.lines import as_lines, flat
 from mini_kv.core.comparison import ComparedCase, ComparedSide, Comparison, SideTime
 from mini_kv.core.results import Status
 
@@ -28,7 +29,7 @@ def as_text(comparison: Comparison, folder: Path) -> str:
         f"{word}   exit code {comparison.exit_code}   {comparison.elapsed_s:.1f} s",
         f"evidence: {from_here(folder)}",
     ]
-    return "\n".join(lines) + "\n"
+    return as_lines(lines)
 
 
 def _title(comparison: Comparison) -> str:
@@ -74,6 +75,5 @@ def _numbers(time: SideTime | None) -> str:
     return f"{' '.join(cells)}  {quality}"
 
 
-def _flat(text: str | None, limit: int = 400) -> str:
-    flat = " ".join((text or "").split())
-    return flat if len(flat) <= limit else flat[: limit - 3] + "..."
+def _flat(text: str | None) -> str:
+    return flat(text, 400)

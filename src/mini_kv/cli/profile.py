@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from mini_kv.cli.numbers import seconds
+from mini_kv.core.printable import printable
 
 EXAMPLE = (
     "mini-kv profile --task tasks/rmsnorm.yaml --candidate candidates/rmsnorm/v2_vectorized "
@@ -62,5 +63,5 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write(profile_text.profile_as_text(profile, folder))
     if profile.failure is not None:
-        print(f"mini-kv: {profile.failure.message}", file=sys.stderr)
+        print(f"mini-kv: {printable(profile.failure.message)}", file=sys.stderr)
     return profile.exit_code

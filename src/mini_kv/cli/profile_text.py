@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mini_kv.cli.from_here import from_here
+from mini_kv.cli.lines import as_lines, flat, quoted
 from mini_kv.core.profile import KernelFacts, MetricChange, Profile, ProfileComparison
 
 STALLS_SHOWN = 6
@@ -19,10 +20,9 @@ def profile_as_text(profile: Profile, folder: Path) -> str:
     task = f"{profile.task_id} {profile.operator_version}"
     lines = [f"{task}   candidate {candidate}   case {profile.case_id}", ""]
     if profile.failure is not None:
-        lines += [f"  {profile.failure.code}: {profile.failure.message}"]
-        lines += [
-            f"    {line[:180]}" for text in profile.failure.evidence for line in text.splitlines()[-12:]
-        ]
+        lines += [f"  {profile.failure.code}: {flat(profile.failure.message, 500)}"]
+        for text in profile.failure.evidence:
+            lines += quoted("\n".join(text.splitlines()[-12:]), 12)
     if profile.facts is not None:
         lines += [*_facts(profile.facts), "", *_note(profile.note)]
     word = "CAPTURED" if profile.failure is None else f"NO PROFILE ({profile.failure.code})"
@@ -31,12 +31,12 @@ def profile_as_text(profile: Profile, folder: Path) -> str:
         f"{word}   exit code {profile.exit_code}   {profile.elapsed_s:.1f} s",
         f"evidence: {from_here(folder)}",
     ]
-    return "\n".join(lines) + "\n"
+    return as_lines(lines)
 
 
 def _facts(facts: KernelFacts) -> list[str]:
     rows = [
-        ("kernel", facts.function),
+        ("kernel", flat(facts.function, 400)),
         ("grid x block", f"{_extents(facts.grid)} x {_extents(facts.block)}"),
         ("waves per multiprocessor", _number(facts.waves_per_multiprocessor)),
         ("registers per thread", str(facts.registers_per_thread)),
@@ -88,7 +88,7 @@ def comparison_as_text(comparison: ProfileComparison) -> str:
     if comparison.timed is not None:
         one, two = comparison.timed.before.p50_us, comparison.timed.after.p50_us
         lines += ["", f"  benchmark P50 of the same builds: A {_number(one)} us, B {_number(two)} us"]
-    return "\n".join(lines) + "\n"
+    return as_lines(lines)
 
 
 def _note(text: str) -> list[str]:

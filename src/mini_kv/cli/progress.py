@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from mini_kv.core.printable import printable
 from mini_kv.core.progress import Event, Progress
 
 
@@ -31,7 +32,7 @@ def _lines(stream: TextIO) -> Progress:
         # One line when a stage begins and one when it ends: a log is read later, not watched.
         if (event.stage, finished) not in shown:
             shown.add((event.stage, finished))
-            state = f"done ({event.detail})" if finished else "..."
+            state = f"done ({printable(event.detail)})" if finished else "..."
             # One write: two threads report, and a line must not end up inside another.
             stream.write(f"{event.stage}: {state}\n")
             stream.flush()
@@ -40,7 +41,7 @@ def _lines(stream: TextIO) -> Progress:
 
 
 def _warning(event: Event) -> str:
-    return f"mini-kv: warning: {event.detail}\n"
+    return f"mini-kv: warning: {printable(event.detail)}\n"
 
 
 @contextmanager
@@ -66,6 +67,7 @@ def _bars(stream: TextIO) -> Iterator[Progress]:
                 return
             if event.stage not in tasks:
                 tasks[event.stage] = bars.add_task(event.stage, total=event.total, detail="")
-            bars.update(tasks[event.stage], completed=event.done, total=event.total, detail=event.detail[:48])
+            detail = printable(event.detail[:48])
+            bars.update(tasks[event.stage], completed=event.done, total=event.total, detail=detail)
 
         yield show

@@ -8,11 +8,12 @@ from xml.etree import ElementTree as ET
 
 from mini_kv.cli.axes_text import curve_lines
 from mini_kv.cli.from_here import from_here
+from mini_kv.cli.lines import as_lines, flat, quoted
 from mini_kv.core.axes import is_generated
 from mini_kv.core.benchmark import BenchmarkCase, Series
 from mini_kv.core.correctness import CaseResult
 from mini_kv.core.device_code import remarks
-from mini_kv.core.printable import markdown_cell, printable
+from mini_kv.core.printable import markdown_cell
 from mini_kv.core.record import to_builtins, to_json
 from mini_kv.core.results import Status
 from mini_kv.core.verdict import failed_checks, smallest_failure
@@ -91,17 +92,11 @@ def as_text(verdict: Verdict) -> str:
         f"{word}   exit code {attempt.exit_code}   {attempt.elapsed_s:.1f} s",
         f"evidence: {from_here(verdict.folder)}",
     ]
-    return _visible("\n".join(lines)) + "\n"
-
-
-def _visible(text: str) -> str:
-    """Return text with control characters escaped: a candidate's message must not steer the terminal."""
-    return "\n".join(map(printable, text.split("\n")))
+    return as_lines(lines)
 
 
 def _clip(text: str | None, limit: int = 240) -> str:
-    flat = " ".join((text or "").split())
-    return flat if len(flat) <= limit else flat[: limit - 3] + "..."
+    return flat(text, limit)
 
 
 def _build_remark(verdict: Verdict, axis: str) -> str:
@@ -114,14 +109,14 @@ def _compiler_lines(verdict: Verdict) -> list[str]:
     build = verdict.build
     if build is None or build.first_error is None:
         return []
-    return ["", "the compiler's first error:", *(f"  {line}" for line in build.first_error.splitlines()[:12])]
+    return ["", "the compiler's first error:", *quoted(build.first_error, 12)]
 
 
 def _device_code_lines(verdict: Verdict) -> list[str]:
     build = verdict.build
     if build is None or build.device_code is None:
         return []
-    return [f"  remark      {sentence}" for sentence in remarks(build.device_code)]
+    return [f"  remark      {flat(sentence, 400)}" for sentence in remarks(build.device_code)]
 
 
 def _failure_lines(verdict: Verdict) -> list[str]:
@@ -153,7 +148,7 @@ def _failure_lines(verdict: Verdict) -> list[str]:
 
 def _case_line(case: CaseResult) -> str:
     rounds = case.rounds[-1].name if case.rounds else "-"
-    return f"  {case.case_id} [{rounds}] {case.code}: {_clip(case.message)}"
+    return f"  {case.case_id} [{rounds}] {_clip(case.code, 80)}: {_clip(case.message)}"
 
 
 # Column heads and widths of the table of times: 98 columns in all.
@@ -293,7 +288,7 @@ def as_markdown(verdict: Verdict) -> str:
         "",
         f"Attempt `{attempt.attempt_id}`, exit code {attempt.exit_code}, {attempt.elapsed_s:.1f} s.",
     ]
-    return _visible("\n".join(lines)) + "\n"
+    return as_lines(lines)
 
 
 def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
