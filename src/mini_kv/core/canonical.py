@@ -22,6 +22,11 @@ def sha256_bytes(raw: bytes | bytearray | memoryview) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
+def derived_seed(seed: str, purpose: str) -> str:
+    """Return 16 hex digits that follow from ``seed`` and do not tell it."""
+    return canonical_sha256([seed, purpose])[:16]
+
+
 def fixed_seed(task_id: str, case_id: str) -> int:
     """Return the fixed-round seed: the first 8 bytes, big-endian, of SHA-256 over the JSON pair.
 

@@ -10,7 +10,7 @@ import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.audit import judge_audits
-from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.canonical import derived_seed, sha256_bytes
 from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
 from mini_kv.core.correctness import CaseResult, Numerics, Round
 from mini_kv.core.errors import InternalError
@@ -20,10 +20,12 @@ from mini_kv.core.results import Finding, Status
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec
 from mini_kv.correctness.grading import (
     describe_argument,
+    grade_altered,
     grade_guards,
     grade_illegal,
     grade_inputs,
     grade_numerics,
+    grade_raised,
     in_gradients,
     output_bytes,
 )
@@ -197,10 +199,9 @@ def _round(subject: Subject, case: Case, plan: RoundPlan, made: _Made, before: S
         case p.Raised() as raised:
             if raised.device_lost:
                 subject.seat.retire()
-            finding = Finding(
-                code="RAISED", message=f"the call raised {raised.types[0]}: {raised.message[:500]}"
+            return _with_exception(
+                _round_record(plan, Status.FAIL, (grade_raised(plan.mode, raised),)), raised
             )
-            return _with_exception(_round_record(plan, Status.FAIL, (finding,)), raised)
         case p.Failed() as failed:
             return _round_record(
                 plan, Status.FAIL, (Finding(code="WORKER_FAILED", message=failed.message[:500]),)
@@ -227,6 +228,8 @@ def _call(subject: Subject, case: Case, plan: RoundPlan, made: _Made) -> Answer 
             keep=plan.name,
             mode=plan.mode,
             refill=plan.refill,
+            version=plan.version,
+            weights_seed=derived_seed(plan.seed, p.WEIGHTS_OF_GRADIENTS),
         ),
         made.payloads,
         timeout_s=subject.timeout_s,
@@ -261,6 +264,7 @@ def _grade_ran(
         return _round_record(plan, Status.FAIL, (finding,))
     if subject.card.contract.functional:
         findings += grade_inputs(made.payloads, returned)
+        findings += grade_altered(ran.altered)
     findings += grade_guards(made.payloads, zones, plan.poison, ran.stray_writes)
     digests = tuple(map(sha256_bytes, blobs))
     numerics: Numerics | None = None

@@ -63,6 +63,18 @@ def grade_inputs(sent: Sequence[Payload], returned: Sequence[Payload]) -> tuple[
     )
 
 
+def grade_altered(altered: Sequence[p.Altered]) -> tuple[Finding, ...]:
+    """Say which arguments are other tensors than they were, though their bytes may be the same."""
+    return tuple(
+        Finding(
+            code="INPUT_MUTATED",
+            message=f"the call left argument {one.argument} with another {' and '.join(one.traits)}; "
+            "a functional operator leaves its inputs as they are",
+        )
+        for one in altered
+    )
+
+
 def grade_guards(
     sent: Sequence[Payload], zones: Sequence[Payload], pattern: int, stray_writes: int
 ) -> tuple[Finding, ...]:
@@ -139,6 +151,17 @@ def in_gradients(finding: Finding) -> Finding:
         f"of the inputs' gradients, {finding.message}, relative to the largest element and eight times wider"
     )
     return Finding(code="WRONG_GRADIENTS", message=message, evidence=finding.evidence)
+
+
+# What the worker raises for a formula that does what none may; one that raises it itself has failed as well.
+_GRADIENT_FAULT = "GradientFault"
+
+
+def grade_raised(mode: p.CallMode, raised: p.Raised) -> Finding:
+    """Say what the exception of a legal call says against the candidate."""
+    if mode == "gradients" and raised.types[0] == _GRADIENT_FAULT:
+        return Finding(code="WRONG_GRADIENTS", message=raised.message[:500])
+    return Finding(code="RAISED", message=f"the call raised {raised.types[0]}: {raised.message[:500]}")
 
 
 def grade_illegal(case: Case, reply: p.Ran | p.Raised) -> tuple[Finding, ...]:

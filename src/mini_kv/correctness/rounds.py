@@ -22,6 +22,8 @@ class RoundPlan:
     """One call of a case. ``seed`` is 16 hex digits, ``poison`` a byte.
 
     ``refill`` puts the values where those of the round before were: what is remembered by address is stale.
+    ``version`` is how often fresh inputs count as written to: in the fixed round as often as refilled ones in
+    the secret round, where what is remembered by version and form alone is stale.
     """
 
     name: str
@@ -29,6 +31,7 @@ class RoundPlan:
     poison: int
     mode: p.CallMode = "no_grad"
     refill: bool = False
+    version: int = 0
 
     def key(self, case: Case) -> str:
         """Return what the oracle keeps the expected values of this round under."""
@@ -42,7 +45,9 @@ class RoundPlan:
 
 def fixed_round(card: TaskCard, case: Case, name: str = "fixed") -> RoundPlan:
     """Return the round on values that are the same on every machine."""
-    return RoundPlan(name=name, seed=seed_text(fixed_seed(card.task_id, case.id)), poison=POISON[0])
+    return RoundPlan(
+        name=name, seed=seed_text(fixed_seed(card.task_id, case.id)), poison=POISON[0], version=1
+    )
 
 
 def plan_rounds(

@@ -17,6 +17,7 @@ from mini_kv.core.tensors import TensorSpec
 from mini_kv.worker.channel import Payload, sendable
 from mini_kv.worker.contract import CHECKS
 from mini_kv.worker.device import open_device
+from mini_kv.worker.forms import Forms, altered_arguments, forms_of, require_plain_results
 from mini_kv.worker.gradients import gradients_of
 from mini_kv.worker.guards import GuardedArguments, import_guarded
 from mini_kv.worker.load_faults import has_schema, operator_names, python_fault, registered_text
@@ -61,6 +62,7 @@ class Candidate:
         self._before = ProcessState(facts={})
         self._kept_for = ""
         self._kept: dict[str, list[torch.Tensor]] = {}
+        self._kept_forms: dict[str, Forms] = {}
         self._inputs: GuardedArguments | None = None
 
     def answer(self, request: p.Request, payloads: Sequence[bytearray]) -> Answer:
@@ -77,8 +79,7 @@ class Candidate:
             case p.RunCase():
                 return self._run(request, payloads)
             case p.Recall():
-                kept = [tensor for name in request.kept for tensor in self._kept[name]]
-                return p.Recalled(), [tensor_bytes(tensor) for tensor in kept]
+                return p.Recalled(), [payload for name in request.kept for payload in self._recall(name)]
             case p.CheckContract() | p.TraceCalls() | p.DescribeState():
                 return self._tell(request, payloads), ()
             case p.PrepareTiming():
@@ -200,14 +201,15 @@ class Candidate:
         if request.key != self._kept_for:
             self._kept_for, self._kept, self._inputs = request.key, {}, None
         earlier = self._inputs if request.refill else None
-        guarded = import_guarded(request.arguments, payloads, request.poison, earlier)
+        guarded = import_guarded(request.arguments, payloads, request.poison, earlier, request.version)
         self._inputs, arguments = guarded, guarded.values
         if request.mode == "requires_grad":
             _require_gradients(arguments)
         beside = [poison(size, request.poison, self._device) for size in request.poison_bytes]
         operator = self._need()
         if request.mode == "gradients":
-            operator = functools.partial(_gradients, operator)
+            operator = functools.partial(_gradients, operator, request.weights_seed)
+        forms = forms_of(arguments)
         try:
             with (
                 torch.set_grad_enabled(request.mode != "no_grad"),
@@ -217,6 +219,7 @@ class Candidate:
                 kept_behind = python_keeps(result)
                 self._synchronize()
             outputs = as_outputs(result)
+            require_plain_results(outputs, arguments, with_gradients=request.mode != "no_grad")
             specs, output_payloads = describe_outputs(outputs, arguments)
             # After the copies: what a late thread still writes is not what is judged.
             kept_behind = kept_behind and python_keeps(result, own=1, patience_s=PATIENCE_S)
@@ -224,6 +227,8 @@ class Candidate:
             return self._raised(error), ()
         if request.keep is not None:
             self._kept[request.keep] = outputs
+            self._kept_forms[request.keep] = forms_of(outputs)
+        altered = altered_arguments(forms, arguments)
         after = [storage_bytes(tensor) for tensor in _storages(request, arguments)]
         zones = guarded.zones(len(payloads))
         if kept_behind and request.mode == "no_grad":
@@ -235,9 +240,16 @@ class Candidate:
                 input_blobs=tuple(range(first, last)),
                 guard_blobs=tuple(range(last, last + len(zones))),
                 stray_writes=sum(one.stray_writes() for one in beside),
+                altered=altered,
             ),
             [*output_payloads, *after, *zones],
         )
+
+    def _recall(self, name: str) -> list[bytes]:
+        kept = self._kept[name]
+        # A result that has another form now is another result: no bytes are those it had.
+        same = forms_of(kept) == self._kept_forms[name]
+        return [tensor_bytes(tensor) if same else b"" for tensor in kept]
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -265,8 +277,8 @@ class Candidate:
         return p.ContractAnswer(results=results)
 
 
-def _gradients(operator: Callable[..., object], *arguments: object) -> list[torch.Tensor]:
-    return gradients_of(operator, arguments)
+def _gradients(operator: Callable[..., object], seed: str, *arguments: object) -> list[torch.Tensor]:
+    return gradients_of(operator, arguments, seed, strained=True)
 
 
 def _require_gradients(arguments: Sequence[object]) -> None:

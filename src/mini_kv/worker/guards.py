@@ -63,10 +63,12 @@ def import_guarded(
     payloads: Sequence[Payload],
     pattern: int,
     earlier: GuardedArguments | None = None,
+    version: int = 0,
 ) -> GuardedArguments:
     """Rebuild call arguments in guarded memory; zones are filled with the byte ``pattern``.
 
-    Memory is fresh unless ``earlier`` arguments have the same forms: then their tensors get the new values.
+    Memory is fresh, and counts as written to ``version`` times, unless ``earlier`` arguments have the same
+    forms: then their tensors get the new values.
     """
     if earlier is not None and _forms(earlier.arguments) == _forms(arguments):
         return _refilled(earlier, arguments, payloads, pattern)
@@ -78,6 +80,9 @@ def import_guarded(
                 guarded[argument.blob] = guard(payload, argument.device, pattern)
     storages = {blob: made.storage for blob, made in guarded.items()}
     values = import_arguments(arguments, payloads, storages)
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    for _ in range(version):
+        torch.autograd.graph.increment_version(tensors)
     return GuardedArguments(arguments=arguments, values=values, guarded=guarded)
 
 

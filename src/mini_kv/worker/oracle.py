@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from mini_kv.core import protocol as p
+from mini_kv.core.canonical import derived_seed
 from mini_kv.core.card import ParamValue, Tolerance
 from mini_kv.core.correctness import Numerics
 from mini_kv.core.cost import Cost
@@ -124,7 +125,7 @@ class Oracle:
         if request.expect_values:
             expected = self._expect(arguments)
             self._kept[request.key] = _Kept(arguments=arguments, expected=expected)
-        gradients = self._expect_gradients(request.key, arguments) if request.expect_gradients else ()
+        gradients = self._expect_gradients(request, arguments) if request.expect_gradients else ()
         cost = self._cost(request.params) if request.expect_values else None
         return (
             p.CaseMade(
@@ -145,18 +146,19 @@ class Oracle:
             exact = as_outputs(reference(*_copies(arguments, upcast=True)))
         return tuple(expect(low, high, self._tolerances) for low, high in zip(working, exact, strict=True))
 
-    def _expect_gradients(self, key: str, arguments: tuple[object, ...]) -> tuple[Expected, ...]:
+    def _expect_gradients(self, request: p.MakeCase, arguments: tuple[object, ...]) -> tuple[Expected, ...]:
         reference = self._need(self._reference)
+        weights = derived_seed(request.seed, p.WEIGHTS_OF_GRADIENTS)
         try:
-            working = gradients_of(reference, _copies(arguments))
-            exact = gradients_of(reference, _copies(arguments, upcast=True))
+            working = gradients_of(reference, _copies(arguments), weights)
+            exact = gradients_of(reference, _copies(arguments, upcast=True), weights)
         except (ValueError, RuntimeError):  # this reference cannot be differentiated
             return ()
         pairs = zip(working, exact, strict=True)
         expected = tuple(expect_gradient(low, high, self._tolerances) for low, high in pairs)
         if not reference_within_tolerance(expected):
             return ()
-        self._kept[p.gradients_key(key)] = _Kept(arguments=(), expected=expected)
+        self._kept[p.gradients_key(request.key)] = _Kept(arguments=(), expected=expected)
         return expected
 
     def _cost(self, params: Mapping[str, ParamValue]) -> Cost | None:

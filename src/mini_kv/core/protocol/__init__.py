@@ -1,6 +1,7 @@
 """What judge and workers say to each other: JSON headers with raw byte payloads, never pickle."""
 
 from mini_kv.core.protocol.candidate import (
+    Altered,
     CallMode,
     CallsTraced,
     CandidateLoaded,
@@ -15,6 +16,7 @@ from mini_kv.core.protocol.candidate import (
     RunCase,
     StateDescribed,
     TraceCalls,
+    Trait,
 )
 from mini_kv.core.protocol.frames import (
     DEFAULT_MAX_FRAME_BYTES,
@@ -35,6 +37,7 @@ from mini_kv.core.protocol.messages import (
     encode_message,
 )
 from mini_kv.core.protocol.oracle import (
+    WEIGHTS_OF_GRADIENTS,
     AuditCase,
     CaseAudited,
     CaseMade,
@@ -76,6 +79,8 @@ __all__ = [
     "MAX_HEADER_BYTES",
     "MAX_PAYLOADS",
     "PREFIX",
+    "WEIGHTS_OF_GRADIENTS",
+    "Altered",
     "AuditCase",
     "CallMode",
     "CallsTraced",
@@ -126,6 +131,7 @@ __all__ = [
     "TimedOutput",
     "TimerMeasured",
     "TraceCalls",
+    "Trait",
     "WitnessKernels",
     "decode_reply",
     "decode_request",

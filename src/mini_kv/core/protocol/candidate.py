@@ -30,6 +30,10 @@ class CandidateLoaded(Record, frozen=True, kw_only=True, tag="candidate_loaded")
 
 
 CallMode = Literal["no_grad", "grad", "requires_grad", "gradients"]
+# What a call may leave other than it was in a tensor that it is given, beside the bytes of its storage.
+Trait = Literal[
+    "shape", "strides", "storage_offset", "dtype", "storage", "version", "requires_grad", "grad", "hooks"
+]
 
 
 class RunCase(Record, frozen=True, kw_only=True, tag="run_case"):
@@ -40,7 +44,8 @@ class RunCase(Record, frozen=True, kw_only=True, tag="run_case"):
     demanded by the inputs; ``gradients`` has those of the inputs returned in place of the outputs.
 
     ``refill`` asks for the tensors of the call before, where ``key`` and forms are the same: their values are
-    replaced in place, as an optimizer's step does, and their versions counted up. Otherwise memory is fresh.
+    replaced in place, as an optimizer's step does, and their versions counted up. Otherwise memory is fresh,
+    and ``version`` is how often it counts as written to. ``weights_seed`` decides what gradients start from.
     """
 
     key: str
@@ -50,6 +55,15 @@ class RunCase(Record, frozen=True, kw_only=True, tag="run_case"):
     keep: str | None = None
     mode: CallMode = "no_grad"
     refill: bool = False
+    version: NonNegative = 0
+    weights_seed: str = ""
+
+
+class Altered(Record, frozen=True, kw_only=True):
+    """A tensor among the arguments, by position, and what of it is another than before the call."""
+
+    argument: NonNegative
+    traits: Annotated[tuple[Trait, ...], Meta(min_length=1)]
 
 
 class Ran(Record, frozen=True, kw_only=True, tag="ran"):
@@ -64,6 +78,7 @@ class Ran(Record, frozen=True, kw_only=True, tag="ran"):
     input_blobs: tuple[NonNegative, ...]
     guard_blobs: tuple[NonNegative, ...]
     stray_writes: NonNegative
+    altered: tuple[Altered, ...] = ()
 
 
 class Raised(Record, frozen=True, kw_only=True, tag="raised"):

@@ -37,6 +37,10 @@ class MakeCase(Record, frozen=True, kw_only=True, tag="make_case"):
     expect_gradients: bool = False
 
 
+# What a case's seed is derived for: the weights of its gradients follow from it and do not tell it.
+WEIGHTS_OF_GRADIENTS = "weights of gradients"
+
+
 def gradients_key(key: str) -> str:
     """Return the key of the expected gradients of the case that was made under ``key``."""
     return f"{key}/gradients"
