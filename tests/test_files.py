@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -49,6 +50,38 @@ def test_sha256_of_a_file_larger_than_one_chunk(tmp_path: Path) -> None:
     raw = os.urandom(files.HASH_CHUNK_BYTES + 17)
     (tmp_path / "x").write_bytes(raw)
     assert files.sha256_file(tmp_path / "x") == hashlib.sha256(raw).hexdigest()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder", "device", "socket"])
+def test_what_was_exchanged_for_a_file_was_waited_for(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to("/etc/hostname")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path = Path("/dev/zero")
+    else:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+    for read in (files.sha256_file, files.open_regular, lambda path: files.read_regular(path, 10)):
+        with pytest.raises(OSError):
+            read(path)
+    if kind == "pipe":
+        with files.exclusive_lock(path, 0.0) as held:
+            assert held
+
+
+def test_a_file_is_read_to_its_limit_and_no_further(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"x" * (files.HASH_CHUNK_BYTES + 3))
+    assert len(files.read_regular(tmp_path / "x", files.HASH_CHUNK_BYTES + 3)) == files.HASH_CHUNK_BYTES + 3
+    with pytest.raises(ValueError, match="pass the limit"):
+        files.read_regular(tmp_path / "x", files.HASH_CHUNK_BYTES + 2)
+    with pytest.raises(ValueError, match="more than 3 bytes"):
+        files.read_regular("/proc/self/status", 3)
 
 
 def test_publishing_never_replaces(tmp_path: Path) -> None:

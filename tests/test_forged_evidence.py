@@ -25,6 +25,7 @@ from mini_kv.core.printable import markdown_cell
 from mini_kv.core.record import from_json, to_builtins, to_json
 from mini_kv.core.results import Status
 from mini_kv.core.statistics import summarize
+from mini_kv.system.archive_folder import list_files
 
 MiniKv = Callable[..., tuple[int, str, str]]
 
@@ -78,6 +79,39 @@ def test_the_board_showed_what_a_row_of_the_index_said_and_no_attempt(
     assert mini_kv("rebuild-index", "--artifacts", str(tmp_path))[0] == 0
     code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path))
     assert (code, "2.00x" in out) == (0, True)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["index.db", "index.db-wal", "index.lock"])
+def test_a_pipe_in_the_place_of_the_index_was_waited_for(tmp_path: Path, mini_kv: MiniKv, name: str) -> None:
+    attempt, _ = make.write_attempt(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert (code, attempt.attempt_id in out) == (0, True)
+    assert ("is not a regular file" in err) == (name != "index.lock")
+    assert mini_kv("rebuild-index", "--artifacts", str(tmp_path))[0] == 0
+    assert mini_kv("leaderboard", "--artifacts", str(tmp_path))[::2] == (0, "")
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_put_in_after_the_look_at_an_attempt_was_waited_for(
+    tmp_path: Path, mini_kv: MiniKv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, writer = make.write_attempt(tmp_path)
+
+    def swapped(folder: Path) -> Any:
+        found = list_files(folder)
+        (folder / "sources/binding.cpp").unlink()
+        os.mkfifo(folder / "sources/binding.cpp")
+        monkeypatch.undo()
+        return found
+
+    monkeypatch.setattr("mini_kv.artifacts.attempts.list_files", swapped)
+    code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert (code, writer.attempt_id in out) == (7, False)
+    assert "was changed since it was indexed" in err
+    assert mini_kv("rebuild-index", "--artifacts", str(tmp_path))[0] == 7
 
 
 def settle(folder: Path) -> None:

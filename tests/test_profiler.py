@@ -401,6 +401,17 @@ def test_a_record_that_is_bound_to_other_evidence_is_found(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["profile.json", "raw.csv", "environment.json"])
+def test_a_pipe_in_a_profile_was_waited_for(profiled: Profiled, tmp_path: Path, name: str) -> None:
+    folder = tampered(profiled, tmp_path)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises((IntegrityError, ConfigurationError)):
+        load_profile(folder)
+
+
+@pytest.mark.slow
 def test_a_profile_of_another_machine_kept_the_key_of_this_one(profiled: Profiled, tmp_path: Path) -> None:
     folder = tampered(profiled, tmp_path)
     path = folder / "environment.json"

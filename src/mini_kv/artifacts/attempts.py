@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from pathlib import Path
 
 import msgspec
@@ -18,7 +16,7 @@ from mini_kv.core.printable import printable
 from mini_kv.core.record import from_json
 from mini_kv.core.results import Finding, Status
 from mini_kv.system.archive_folder import PARTIAL_SUFFIX, SOURCES_FOLDER, list_files, reason
-from mini_kv.system.files import sha256_file
+from mini_kv.system.files import read_regular, sha256_file
 
 ATTEMPT_FILE = "attempt.json"
 ENVIRONMENT_FILE = "environment.json"
@@ -63,17 +61,7 @@ def describe_environment(environment: Environment) -> str:
 
 def read_record_bytes(path: Path) -> bytes:
     """Return a record's bytes; ``OSError`` or ``ValueError`` for links, devices, sizes no record has."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(descriptor, "rb") as stream:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise ValueError("it is not a regular file")
-        if facts.st_size > MAX_RECORD_BYTES:
-            raise ValueError(f"{facts.st_size} bytes pass the limit of {MAX_RECORD_BYTES}")
-        raw = stream.read(MAX_RECORD_BYTES + 1)  # a file may grow after its size was asked, or hide it
-    if len(raw) > MAX_RECORD_BYTES:
-        raise ValueError(f"more than {MAX_RECORD_BYTES} bytes pass the limit")
-    return raw
+    return read_regular(path, MAX_RECORD_BYTES)
 
 
 def parse_attempt(folder: Path) -> tuple[Attempt, str]:

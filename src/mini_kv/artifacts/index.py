@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -46,6 +47,8 @@ EARLIER_LAYOUTS = frozenset({1})
 # A run that ends now waits for the lock for so long at most before its attempt stands in the index.
 SETTLED_S = 2 * LOCK_TIMEOUT_S
 _SHOWN = 4
+# What SQLite keeps beside a database.
+_COMPANIONS = ("-wal", "-shm", "-journal")
 HEAL = "run 'mini-kv rebuild-index' to make it again from the folders"
 
 _TABLE = (
@@ -63,6 +66,10 @@ _UNLISTED = (
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    for suffix in ("", *_COMPANIONS):
+        one = path.with_name(path.name + suffix)
+        if os.path.lexists(one) and not stat.S_ISREG(os.lstat(one).st_mode):
+            raise sqlite3.DatabaseError(f"{one.name} is not a regular file")  # a pipe would be waited for
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCK_TIMEOUT_S, isolation_level=None
     )
@@ -93,7 +100,7 @@ def _insert(connection: sqlite3.Connection, rows: Iterable[IndexRow]) -> None:
 
 
 def _remove(path: Path) -> None:
-    for suffix in ("-wal", "-shm", "-journal", ""):
+    for suffix in (*_COMPANIONS, ""):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
@@ -112,7 +119,7 @@ def _replace_database(root: Path, rows: Iterable[IndexRow], unlisted: Hashes | N
         )
         connection.execute(f"PRAGMA user_version={LAYOUT_VERSION}")
         connection.execute("COMMIT")
-    for suffix in ("-wal", "-shm", "-journal"):  # the old database's own log must not be replayed here
+    for suffix in _COMPANIONS:  # the old database's own log must not be replayed here
         (root / (INDEX_FILE + suffix)).unlink(missing_ok=True)
     os.replace(fresh, root / INDEX_FILE)
     fsync_folder(root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from mini_kv.core.device_code import DeviceCode
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.results import Status
 from mini_kv.system.commands import Command, Finished, Limits, run_all
-from mini_kv.system.files import remove_tree, sha256_file
+from mini_kv.system.files import read_regular, remove_tree, sha256_file
 from mini_kv.system.machine import usable_cpus
 from mini_kv.system.toolchain import Toolchain, tool_environ
 
@@ -265,8 +266,9 @@ class _Job:
         names: list[str] = []
         for unit in self.plan.units:
             path = sources / unit.dependencies
-            if path.exists():
-                names += diagnosis.dependencies(path.read_text(encoding="utf-8", errors="replace"))
+            with contextlib.suppress(FileNotFoundError):
+                rule = read_regular(path, FILE_BYTES).decode("utf-8", "replace")
+                names += diagnosis.dependencies(rule)
         return diagnosis.foreign_dependencies(names, str(sources), allowed)
 
 

@@ -15,9 +15,10 @@ import msgspec
 from mini_kv.core.build import Build
 from mini_kv.core.record import from_json
 from mini_kv.core.results import Status
-from mini_kv.system.files import exclusive_lock, remove_tree, sha256_file, write_json_atomic
+from mini_kv.system.files import exclusive_lock, read_regular, remove_tree, sha256_file, write_json_atomic
 
 RECORD_NAME = "build.json"
+MAX_RECORD_BYTES = 64 << 20
 OWNER_NAME = "owner.lock"
 SOURCES_NAME = "sources"
 STDOUT_NAME = "compile_stdout.log"
@@ -47,13 +48,13 @@ class BuildStore:
         """Return the finished build, its library's bytes checked; ``None`` when there is none to trust."""
         folder = self.build_folder(key)
         try:
-            build = from_json((folder / RECORD_NAME).read_bytes(), Build)
+            build = from_json(read_regular(folder / RECORD_NAME, MAX_RECORD_BYTES), Build)
             if build.status is not Status.PASS or build.key != key or build.library is None:
                 return None
             library = folder / Path(build.library).name
-            if library.is_symlink() or sha256_file(library) != build.library_sha256:
+            if sha256_file(library) != build.library_sha256:
                 return None
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, ValueError, msgspec.MsgspecError):
             return None
         return build
 

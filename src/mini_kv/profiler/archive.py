@@ -24,7 +24,7 @@ from mini_kv.core.profile import Profile
 from mini_kv.core.record import from_json, to_json
 from mini_kv.core.results import Status
 from mini_kv.system.archive_folder import SOURCES_FOLDER, ArchiveFolder, unwritable
-from mini_kv.system.files import sha256_file
+from mini_kv.system.files import read_regular, sha256_file
 
 PROFILE_FILE = "profile.json"
 CARD_FILE = "task_card.json"
@@ -97,17 +97,18 @@ def load_profile(path: Path) -> tuple[Profile, str, str | None]:
     profile, digest = _read(folder)
     _check_files(folder, profile)
     _check_bindings(folder, profile)
-    csv = folder / CSV_FILE
-    text = csv.read_text(encoding="utf-8", errors="replace") if csv.is_file() else None
-    return profile, digest, text
+    if all(entry.path != CSV_FILE for entry in profile.files):
+        return profile, digest, None
+    try:
+        return profile, digest, _part(folder, CSV_FILE).decode("utf-8", "replace")
+    except (OSError, ValueError) as error:
+        raise _tampered(profile, f"its raw page cannot be read: {error}") from error
 
 
 def _read(folder: Path) -> tuple[Profile, str]:
     path = folder / PROFILE_FILE
     try:
-        if path.stat().st_size > MAX_RECORD_BYTES:
-            raise ValueError(f"it passes {MAX_RECORD_BYTES >> 20} MiB")
-        raw = path.read_bytes()
+        raw = read_regular(path, MAX_RECORD_BYTES)
         profile = from_json(raw, Profile)
     except (FileNotFoundError, NotADirectoryError) as error:
         message = f"{folder} holds no {PROFILE_FILE}, so it is not the folder of a profile."
@@ -145,11 +146,11 @@ def _check_bindings(folder: Path, profile: Profile) -> None:
     if not needed <= listed:
         raise _tampered(profile, f"it does not hold {', '.join(sorted(needed - listed))}")
     try:
-        card = from_json((folder / CARD_FILE).read_bytes(), TaskCard)
-        manifest = from_json((folder / MANIFEST_FILE).read_bytes(), CandidateManifest)
-        environment = from_json((folder / ENVIRONMENT_FILE).read_bytes(), Environment)
-        build = from_json((folder / COMPILE_FILE).read_bytes(), Build) if COMPILE_FILE in listed else None
-    except (OSError, msgspec.MsgspecError) as error:
+        card = from_json(_part(folder, CARD_FILE), TaskCard)
+        manifest = from_json(_part(folder, MANIFEST_FILE), CandidateManifest)
+        environment = from_json(_part(folder, ENVIRONMENT_FILE), Environment)
+        build = from_json(_part(folder, COMPILE_FILE), Build) if COMPILE_FILE in listed else None
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise _tampered(profile, f"one of its records cannot be read: {error}") from error
     bound: dict[str, tuple[object, object]] = {
         "task": (card.task_id, profile.task_id),
@@ -174,6 +175,10 @@ def _check_bindings(folder: Path, profile: Profile) -> None:
     for noun, (found, promised) in bound.items():
         if found != promised:
             raise _tampered(profile, f"its {noun} is not the one it is bound to")
+
+
+def _part(folder: Path, name: str) -> bytes:
+    return read_regular(folder / name, MAX_RECORD_BYTES)
 
 
 def _tampered(profile: Profile, why: str) -> IntegrityError:

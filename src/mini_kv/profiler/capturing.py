@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -21,10 +22,13 @@ from mini_kv.profiler.tool import (
     import_command,
     profile_command,
 )
+from mini_kv.system.archive_folder import reason
 from mini_kv.system.commands import Command, Finished, run_all
+from mini_kv.system.files import open_regular, read_regular
 
 IMPORT_TIMEOUT_S = 120.0
 MAX_REPORT_BYTES = 512 << 20
+MAX_OUTPUT_BYTES = 4 << 30
 MAX_TOOL_LOG_BYTES = 4 << 20
 
 _BOOT = (
@@ -145,9 +149,9 @@ def _run(request: CaptureRequest, argv: Sequence[str], timeout_s: float) -> Fini
 
 def _tool_output(log: Path, ended: Finished) -> str:
     """Return what the profiler itself said: its log, or its marked lines when it never came to write one."""
-    if log.is_file() and log.stat().st_size:
-        with open(log, "rb") as stream:
-            return _text(stream.read(MAX_TOOL_LOG_BYTES))
+    with contextlib.suppress(OSError), open_regular(log) as stream:
+        if said := stream.read(MAX_TOOL_LOG_BYTES):
+            return _text(said)
     lines = (_text(ended.stderr) + "\n" + _text(ended.stdout)).splitlines()
     return "\n".join(line for line in lines if line.startswith("=="))
 
@@ -174,11 +178,12 @@ def _run_record(
 
 def _read_back(request: CaptureRequest, result: Capture) -> None:
     report = request.scratch / "report.ncu-rep"
-    if report.stat().st_size > MAX_REPORT_BYTES:
-        message = f"The report passes {MAX_REPORT_BYTES >> 20} MiB."
+    try:
+        result.report = read_regular(report, MAX_REPORT_BYTES)
+    except (OSError, ValueError) as error:
+        message = f"The report cannot be read: {reason(error)}."
         result.failure = Finding(code="REPORT_DOES_NOT_IMPORT", message=message)
         return
-    result.report = report.read_bytes()
     command = import_command(request.ncu.path, report)
     ended = _run(request, command, IMPORT_TIMEOUT_S)
     result.logs["import_stderr.log"] = _log(request, command, _text(ended.stderr))
@@ -198,8 +203,9 @@ def _read_back(request: CaptureRequest, result: Capture) -> None:
 def _outputs(folder: Path) -> tuple[bytes, ...]:
     # Named by the number that the target gave them; what else lies there is not looked at.
     found: list[bytes] = []
-    while (path := folder / f"output_{len(found)}.bin").is_file() and not path.is_symlink():
-        found.append(path.read_bytes())
+    with contextlib.suppress(OSError, ValueError):
+        while True:
+            found.append(read_regular(folder / f"output_{len(found)}.bin", MAX_OUTPUT_BYTES))
     return tuple(found)
 
 

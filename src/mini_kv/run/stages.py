@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from mini_kv import compiler
 from mini_kv.core.benchmark import Telemetry
 from mini_kv.core.build import Build
+from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.record import to_json
 from mini_kv.run.inputs import RunInputs
+from mini_kv.system.archive_folder import reason
+from mini_kv.system.files import read_regular
 from mini_kv.system.gpu import Nvml, open_nvml
 from mini_kv.system.workers import Nursery
 
 BUILD_TIMEOUT_S = 900.0
+MAX_BUILD_FILE_BYTES = 256 << 20
 
 
 def build_candidate(inputs: RunInputs, progress: Progress) -> Build:
@@ -41,16 +45,27 @@ def build_candidate(inputs: RunInputs, progress: Progress) -> Build:
 
 
 def build_files(inputs: RunInputs, build: Build) -> dict[str, bytes]:
-    """Return what an archive keeps of a build, by name: its record, its logs, the very sources."""
+    """Return what an archive keeps of a build, by name: its record, its logs, the very sources.
+
+    Raises ``ConfigurationError`` where the build's folder does not give them.
+    """
     logs = compiler.logs_folder(inputs.root, build)
-    files = {"compile.json": to_json(build)}
-    for name in ("compile_stdout.log", "compile_stderr.log"):
-        path = logs / name
-        files[name] = path.read_bytes() if path.is_file() else b""
+    files = {"compile.json": to_json(build), "compile_stdout.log": b"", "compile_stderr.log": b""}
     sources = logs / "sources"
-    for path in sorted(sources.rglob("*")) if sources.is_dir() else ():
-        if path.is_file() and not path.is_symlink():
-            files[f"sources/{path.relative_to(sources).as_posix()}"] = path.read_bytes()
+    paths = {name: logs / name for name in files if name.endswith(".log")}
+    paths |= {
+        f"sources/{path.relative_to(sources).as_posix()}": path
+        for path in sorted(sources.rglob("*"))
+        if not path.is_dir() and not path.is_symlink()
+    }
+    for name, path in paths.items():
+        try:
+            files[name] = read_regular(path, MAX_BUILD_FILE_BYTES)
+        except FileNotFoundError:
+            continue  # a build that ended early has no logs
+        except (OSError, ValueError) as error:
+            message = f"{name} of the build in {logs} cannot be read: {reason(error)}."
+            raise ConfigurationError("BUILD_FOLDER", message) from error
     return files
 
 

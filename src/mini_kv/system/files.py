@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import secrets
 import shutil
@@ -45,12 +46,40 @@ def write_json_atomic(path: Path, record: object) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    """Return the lower-case hex SHA-256 of a file's bytes, read in chunks. Raises ``OSError``."""
+    """Return the lower-case hex SHA-256 of a regular file's bytes, read in chunks. Raises ``OSError``."""
     digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as stream:
+    with open_regular(path) as stream:
         while chunk := stream.read(HASH_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def open_regular(path: str | Path) -> io.FileIO:
+    """Open a regular file to read. Raises ``OSError`` for all else, a link among it, and waits for nothing.
+
+    What lies in an archive or a build can be exchanged between a look at it and its opening: to open a pipe
+    would wait for a writer for ever.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return io.FileIO(descriptor, "rb")
+
+
+def read_regular(path: str | Path, limit_bytes: int) -> bytes:
+    """Return a regular file's bytes. Raises ``OSError``, and ``ValueError`` for more than ``limit_bytes``."""
+    with open_regular(path) as stream:
+        size_bytes = os.fstat(stream.fileno()).st_size
+        if size_bytes > limit_bytes:
+            raise ValueError(f"{size_bytes} bytes pass the limit of {limit_bytes}")
+        # A file may grow after its size was asked, or hide it; a raw stream may give less than it is asked.
+        raw = bytearray()
+        while len(raw) <= limit_bytes and (chunk := stream.read(HASH_CHUNK_BYTES)):
+            raw += chunk
+    if len(raw) > limit_bytes:
+        raise ValueError(f"more than {limit_bytes} bytes pass the limit")
+    return bytes(raw)
 
 
 def fsync_folder(folder: Path) -> None:
@@ -85,14 +114,11 @@ def publish_folder(partial: Path, final: Path) -> None:
 
 def _fsync_file(path: str) -> None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        stream = open_regular(path)
     except OSError:
-        return  # a symbolic link or a file that may not be read: there are no bytes of ours to sync
-    try:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # a pipe or device cannot be synced
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return  # a link, a pipe or a file that may not be read: there are no bytes of ours to sync
+    with stream:
+        os.fsync(stream.fileno())
 
 
 def remove_tree(folder: Path, inside: Path) -> None:
@@ -135,7 +161,7 @@ def exclusive_lock(path: Path, timeout_s: float) -> Iterator[bool]:
 
 
 def _open_lock(path: Path) -> int:
-    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe in its place is not waited for
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
     except PermissionError as refused:

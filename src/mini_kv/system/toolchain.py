@@ -20,9 +20,10 @@ import msgspec
 from mini_kv.core.canonical import canonical_sha256
 from mini_kv.core.record import Record, from_json
 from mini_kv.system.commands import probe
-from mini_kv.system.files import write_json_atomic
+from mini_kv.system.files import read_regular, write_json_atomic
 
 PROBE_CACHE_NAME = "toolchain.json"
+MAX_CACHE_BYTES = 16 << 20
 SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -143,8 +144,9 @@ class _Probes:
         self._changed = False
         self._known: dict[str, Compiler] = {}
         # A missing, truncated or foreign cache is no cache: every compiler is asked again.
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            self._known = from_json(path.read_bytes(), _ProbeCache).compilers if path else {}
+        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+            raw = read_regular(path, MAX_CACHE_BYTES) if path else b"{}"
+            self._known = from_json(raw, _ProbeCache).compilers
 
     def get(self, path: str, ask: Callable[[str], Compiler | None]) -> Compiler | None:
         known = self._known.get(path)
