@@ -13,11 +13,12 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from mini_kv.system.scratch import scratch_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 MINI_KV = (sys.executable, "-m", "mini_kv")
@@ -32,8 +33,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     load = os.getloadavg()[0]
     print(f"{os.cpu_count()} cores, load {load:.1f}" + ("  (busy: figures will be high)" if load > 1 else ""))
-    with tempfile.TemporaryDirectory(prefix="mini-kv-bench-") as scratch:
-        project = copy_project(Path(scratch))
+    with scratch_folder("bench-") as scratch:
+        project = copy_project(scratch)
         short_commands(project, arguments.repeats)
         many_cards(project, repeats=3)
         if not arguments.skip_verify:

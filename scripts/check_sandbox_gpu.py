@@ -15,7 +15,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from mini_kv.system.sandbox import probe
 from mini_kv.system.sandbox.cage import Cage, build_cage
 from mini_kv.system.sandbox.rooms import hand_over
 from mini_kv.system.sandbox.trials import GUARDS
+from mini_kv.system.scratch import scratch_folder
 from mini_kv.system.toolchain import find_toolchain
 from mini_kv.system.workers import Answer, Nursery
 
@@ -146,12 +146,12 @@ def main() -> int:
     device: DeviceKind = "cuda" if wanted == "cuda" else "cpu"
     cage = build_cage(device, import_path(), (ROOT, ROOT / "artifacts"))
     show_level(cage)
-    with tempfile.TemporaryDirectory(prefix="mini-kv-check-") as folder:
-        os.chmod(folder, 0o711)
+    with scratch_folder("check-") as folder:
+        folder.chmod(0o711)
         library, python = built(cage, device)
-        failed = show_worker(cage, device, Path(folder), library, python)
-        bare = run(None, cage, device, Path(folder) / "bare", library, python)
-        caged = run(cage, cage, device, Path(folder) / "caged", library, python)
+        failed = show_worker(cage, device, folder, library, python)
+        bare = run(None, cage, device, folder / "bare", library, python)
+        caged = run(cage, cage, device, folder / "caged", library, python)
     failed += show_work(caged, bare) + show_trials(cage, caged)
     print(f"\n{'all holds' if not failed else f'{failed} FAILED'} on {device}")
     return 1 if failed else 0

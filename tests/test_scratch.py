@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fake_project import FakeProject, fake_project
+from mini_kv import machine
+from mini_kv.run.inputs import device_lock
 from mini_kv.system import scratch
-from mini_kv.system.scratch import MARKER, scratch_folder, sweep_scratch
+from mini_kv.system.gpu import NO_GPUS
+from mini_kv.system.sandbox.probe import probe_isolation
+from mini_kv.system.scratch import MARKER, scratch_folder, scratch_place, sweep_scratch
 
 __all__ = ["fake_project"]
 
@@ -32,13 +38,16 @@ with scratch_folder() as folder:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A temporary directory of the test's own, for this process and for those it starts."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary directory of the test's own that others may enter, for this process and those it starts."""
+    # pytest's own folder is closed to others: workers would not be sent there.
+    folder = Path(os.path.realpath(tempfile.mkdtemp(prefix=f"{tmp_path.name}-")))
+    folder.chmod(0o755)
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run(["rm", "-rf", str(folder)], check=False)  # trees too deep for shutil among them
 
 
 def owner() -> tuple[subprocess.Popen[str], Path]:
@@ -58,6 +67,19 @@ def abandoned(place: Path) -> Path:
     killed(process)
     assert folder.parent == place and (folder / MARKER).is_file()
     return folder
+
+
+def abandoned_in(folder: Path) -> Path:
+    """Return what a killed run leaves in ``folder``."""
+    before = os.environ["TMPDIR"]
+    os.environ["TMPDIR"] = str(folder)
+    try:
+        process, left = owner()
+    finally:
+        os.environ["TMPDIR"] = before
+    killed(process)
+    assert left.parent == folder
+    return left
 
 
 def test_what_a_killed_run_left_is_swept_and_a_living_ones_is_not(place: Path) -> None:
@@ -164,6 +186,7 @@ def test_a_sweep_where_there_is_nothing_to_look_at_is_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    monkeypatch.setattr(scratch, "_OTHER_PLACES", ())
     assert sweep_scratch() == 0
 
 
@@ -180,13 +203,58 @@ def test_a_file_system_without_locks_still_gives_folders(
     assert os.listdir(place) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's workers are other users")
+def test_a_temporary_directory_that_workers_cannot_enter_cost_the_isolation(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert scratch_place() == (place, None)
+    other = place / "other"
+    other.mkdir()
+    monkeypatch.setattr(scratch, "_OTHER_PLACES", (str(tmp_path / "absent"), str(other)))
+    inner = place / "closed" / "inner"
+    inner.mkdir(parents=True)
+    (place / "closed").chmod(0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(inner))
+    found, fault = scratch_place()
+    assert found == other
+    assert fault is not None and f"other users cannot enter {place / 'closed'}; {other} is used" in fault
+    with scratch_folder() as folder:
+        assert folder.parent == other
+    left = abandoned_in(other)
+    assert (sweep_scratch(), left.exists()) == (1, False)
+    lines = {line.name: line for line in machine.examine(place, os.environ).lines}
+    assert lines["scratch"].detail == str(other)
+    other.chmod(0o700)
+    found, fault = scratch_place()
+    assert (found, "set TMPDIR to a folder that does" in str(fault)) == (inner, True)
+
+
+def test_a_temporary_directory_in_shared_memory_cost_the_isolation(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Workers have a /dev/shm of their own, which covered the folder that they were to live in.
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
+    place, fault = scratch_place()
+    assert str(place) == "/tmp"
+    assert "a /dev/shm of their own; /tmp is used" in str(fault)
+    level = probe_isolation("cpu").level
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    assert level is probe_isolation("cpu").level
+
+
+def test_two_temporary_directories_made_two_locks_of_one_device(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = device_lock("cpu", NO_GPUS)
+    monkeypatch.setattr(tempfile, "tempdir", str(place / "another"))
+    assert device_lock("cpu", NO_GPUS) == first
+
+
 def test_calibration_and_the_study_made_folders_that_no_sweep_found() -> None:
     project = Path(__file__).resolve().parent.parent
     making = {
         path.relative_to(project).as_posix()
         for top in ("src", "scripts")
         for path in (project / top).rglob("*.py")
-        if re.search(r"\bmkdtemp\(", path.read_text())
+        if re.search(r"\b(mkdtemp|TemporaryDirectory)\(", path.read_text())
     }
     assert making == {"src/mini_kv/system/scratch.py"}, "all others take a scratch_folder()"
 

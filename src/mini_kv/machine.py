@@ -22,6 +22,7 @@ from mini_kv.system.commands import Command, run_all
 from mini_kv.system.gpu import GpuReport, read_gpus
 from mini_kv.system.machine import HostFacts, IsolationFacts, free_disk_bytes, host_facts, isolation_facts
 from mini_kv.system.sandbox.probe import probe_isolation
+from mini_kv.system.scratch import scratch_place
 from mini_kv.system.toolchain import Toolchain, find_toolchain, release_of, tool_environ
 
 PACKAGES = ("jsonschema_rs", "msgspec", "pynvml", "rich", "yaml")
@@ -120,6 +121,7 @@ def examine(project_root: Path, environ: Mapping[str, str]) -> Doctor:
         _gpu_line(toolchain, gpus),
         *_tool_lines(toolchain, environ),
         _disk_line(project_root),
+        *_scratch_lines(),
         *isolation_lines(isolation_facts(environ.get("PATH", os.defpath))),
         isolation_line(probe_isolation("cuda" if gpus.gpus else "cpu", hidden=(project_root,))),
     )
@@ -250,6 +252,14 @@ def _disk_line(project_root: Path) -> DoctorLine:
     if free < LEAST_FREE_BYTES:
         return _line("disk", "note", detail, "free some space: builds and archives want about 2 GiB")
     return _ok("disk", detail)
+
+
+def _scratch_lines() -> tuple[DoctorLine, ...]:
+    """Say where scratch folders lie when that is not where TMPDIR says; nothing else is worth a line."""
+    place, fault = scratch_place()
+    if fault is None:
+        return ()
+    return (_line("scratch", "note", str(place), f"{fault[0].upper()}{fault[1:]}"),)
 
 
 def isolation_line(isolation: Isolation) -> DoctorLine:

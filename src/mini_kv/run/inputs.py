@@ -23,6 +23,7 @@ from mini_kv.system.scratch import sweep_scratch
 from mini_kv.system.toolchain import Toolchain, find_toolchain
 
 BUILD_FOLDER = ".build"
+SHARED_FOLDER = "/tmp"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +127,10 @@ def resolve_device(wanted: DeviceRequest, gpus: GpuReport, toolchain: Toolchain)
 
 
 def device_lock(device: DeviceKind, gpus: GpuReport) -> Path:
-    """Return the lock file of the measured device; all users of a machine share it."""
+    """Return the lock file of the measured device; all users of a machine share it, whatever their TMPDIR."""
     name = (gpus.gpus[0].uuid or "gpu0") if device == "cuda" else "cpu"
-    return Path(tempfile.gettempdir()) / f"mini-kv-{name}.lock"
+    shared = os.access(SHARED_FOLDER, os.W_OK | os.X_OK)
+    return Path(SHARED_FOLDER if shared else tempfile.gettempdir()) / f"mini-kv-{name}.lock"
 
 
 def import_path(root: Path) -> Sequence[str]:

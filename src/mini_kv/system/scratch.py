@@ -1,5 +1,7 @@
 """Scratch folders below the temporary directory, and the end of those whose owner was killed.
 
+They lie in the temporary directory, or in another one where a candidate's worker could not live in that.
+
 A folder holds a marker that its owner keeps locked. The kernel drops the lock when the owner dies, however it
 dies, so an unlocked marker means that nobody will remove the folder. What has no marker is none of ours.
 """
@@ -22,9 +24,49 @@ PREFIX = "mini-kv-"
 MARKER = ".mini-kv-owner"
 # A start may be held up for so long at most: what is left then waits for the next one.
 SWEEP_BUDGET_S = 0.5
+# Tried in this order where the temporary directory will not do; a worker's view of the machine covers both.
+_OTHER_PLACES = ("/tmp", "/var/tmp")
+# Workers get one of their own, which covers whatever lies in the machine's.
+_SHARED_MEMORY = "/dev/shm"
 # Deeper trees are nobody's but a candidate's that means to be a nuisance.
 _MAX_DEPTH = 100
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def scratch_place() -> tuple[Path, str | None]:
+    """Return where scratch folders are made, and why not in the temporary directory where that will not do.
+
+    Where no other place will do either, it is the temporary directory after all.
+    """
+    own = os.path.realpath(tempfile.gettempdir())
+    fault = _fault(own)
+    if fault is None:
+        return Path(own), None
+    why = f"the temporary directory {own} does not suit candidates' workers: {fault}"
+    for place in map(os.path.realpath, _OTHER_PLACES):
+        if os.access(place, os.W_OK | os.X_OK) and _fault(place) is None:
+            return Path(place), f"{why}; {place} is used"
+    return Path(own), f"{why}; set TMPDIR to a folder that does"
+
+
+def _fault(place: str) -> str | None:
+    """Return what keeps a candidate's worker from living in ``place``, or ``None``."""
+    if place == _SHARED_MEMORY or place.startswith(_SHARED_MEMORY + "/"):
+        return f"they have a {_SHARED_MEMORY} of their own"
+    try:
+        if os.statvfs(place).f_flag & os.ST_NOEXEC:
+            return "libraries cannot be loaded from it (it is mounted noexec)"
+        # Only root's workers are other users.
+        closed = [folder for folder in _with_parents(place) if not os.stat(folder).st_mode & stat.S_IXOTH]
+    except OSError as error:
+        return f"it cannot be looked at ({error.strerror})"
+    if closed and os.geteuid() == 0:
+        return f"other users cannot enter {closed[-1]}"
+    return None
+
+
+def _with_parents(place: str) -> tuple[str, ...]:
+    return (place, *map(str, Path(place).parents))
 
 
 @contextmanager
@@ -34,7 +76,7 @@ def scratch_folder(kind: str = "") -> Iterator[Path]:
     ``kind`` stands in its name. Where the file system has no locks the folder gets no marker, and is never
     swept.
     """
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}"))
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}", dir=scratch_place()[0]))
     lock = _claim(folder)
     try:
         yield folder
@@ -51,14 +93,21 @@ def sweep_scratch(budget_s: float = SWEEP_BUDGET_S) -> int:
     """
     deadline = time.monotonic() + budget_s
     swept = 0
-    with contextlib.suppress(OSError), _opened(os.path.realpath(tempfile.gettempdir())) as place:
-        with os.scandir(place) as entries:
-            names = [entry.name for entry in entries if entry.name.startswith(PREFIX)]
-        for name in names:
-            if time.monotonic() >= deadline:
-                break
-            with contextlib.suppress(OSError):
-                swept += _sweep_one(place, name, deadline)
+    for folder in dict.fromkeys((str(scratch_place()[0]), os.path.realpath(tempfile.gettempdir()))):
+        with contextlib.suppress(OSError), _opened(folder) as place:
+            swept += _sweep_place(place, deadline)
+    return swept
+
+
+def _sweep_place(place: int, deadline: float) -> int:
+    with os.scandir(place) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(PREFIX)]
+    swept = 0
+    for name in names:
+        if time.monotonic() >= deadline:
+            break
+        with contextlib.suppress(OSError):
+            swept += _sweep_one(place, name, deadline)
     return swept
 
 

@@ -23,7 +23,7 @@ from mini_kv.core.isolation import Isolation, IsolationLevel, MissingFeature, le
 from mini_kv.system.sandbox import landlock, trials
 from mini_kv.system.sandbox.policy import Ground, survey, user_for, wanted_features, worker_policy
 from mini_kv.system.sandbox.rooms import make_rooms
-from mini_kv.system.scratch import scratch_folder
+from mini_kv.system.scratch import scratch_folder, scratch_place
 
 PROBE_TIMEOUT_S = 30.0
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
@@ -60,7 +60,8 @@ def probe_ground(ground: Ground, highest: IsolationLevel = IsolationLevel.ISOLAT
     try:
         found = judge_answer(_run(ground, wanted), wanted)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        reason = f"the probe did not answer: {error}"
+        fault = scratch_place()[1]
+        reason = f"the probe did not answer: {error}" + (f" ({fault})" if fault is not None else "")
         reasons |= {name: reason for name in wanted if name not in _ALWAYS}
         return _isolation(set(_ALWAYS), reasons)
     told = {one.name: one.reason for one in found.missing}
@@ -116,7 +117,8 @@ def _run(ground: Ground, wanted: Sequence[str]) -> dict[str, Any]:
             start_new_session=True,
         )
     if ended.returncode:
-        raise ValueError(f"exit code {ended.returncode}: {ended.stderr.decode('utf-8', 'replace')[-500:]}")
+        said = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise ValueError(f"exit code {ended.returncode}: {said[-1][-500:] if said else 'it said nothing'}")
     answer: dict[str, Any] = json.loads(ended.stdout)
     return answer
 
