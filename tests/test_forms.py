@@ -14,7 +14,7 @@ from mini_kv.correctness.rounds import plan_rounds
 from mini_kv.worker.candidate import Candidate
 from probe import probe_card, probe_case, probe_subject
 
-SPEC = TensorSpec(
+ARGUMENT = TensorSpec(
     shape=(2, 3), strides=(3, 1), storage_offset=0, dtype="float32", device="cpu", storage_bytes=24, blob=0
 )
 
@@ -32,7 +32,7 @@ class Worker:
         payload = bytearray(values.view(torch.uint8).tolist())
         request = p.RunCase(
             key="case",
-            arguments=(SPEC,),
+            arguments=(ARGUMENT,),
             poison=0xFF,
             poison_bytes=(24,),
             keep="round",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +24,10 @@ from mini_kv.core.results import Status
 from mini_kv.correctness.cases import run_cases
 from mini_kv.correctness.state import check_state
 from mini_kv.system.workers import Answer, Lost
+from mini_kv.worker import storage
+from mini_kv.worker.candidate import Candidate
 from mini_kv.worker.process_state import describe_process, foreign_kernels
+from mini_kv.worker.replaced import code_here, replaced_since
 from probe import candidate_seat, probe_card, probe_case, probe_subject
 
 LIBC = ctypes.CDLL(None)
@@ -67,9 +73,108 @@ def test_a_changed_flag_is_a_fault_and_named(name: str, action: Callable[[], obj
     assert name in finding.evidence
 
 
-def test_a_patched_clock_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    finding = judge_changes(changes_by(lambda: monkeypatch.setattr(time, "perf_counter_ns", lambda: 0)))
-    assert finding is not None and finding.evidence == ("python.time.perf_counter_ns",)
+@pytest.mark.parametrize(
+    ("owner", "name", "place"),
+    [
+        (time, "perf_counter_ns", "time"),
+        (torch, "zeros", "torch"),
+        (torch.Tensor, "__repr__", "torch.Tensor"),
+        (builtins, "len", "builtins"),
+        (storage, "tensor_bytes", "mini_kv.worker.storage"),
+        (Candidate, "_run", "mini_kv.worker.candidate.Candidate"),
+    ],
+)
+def test_a_replaced_function_is_found_wherever_it_stands(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, place: str
+) -> None:
+    before, real = code_here(), getattr(owner, name)
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, lambda *given, **named: (real(*given, **named), real)[0])
+        found = replaced_since(before)
+    assert list(found) == [f"{place}.{name}"] and "test_process_state.py" in found[f"{place}.{name}"]
+    assert replaced_since(before) == {}
+
+
+def test_what_torch_puts_in_the_place_of_its_own_is_no_fault() -> None:
+    """``import torch._dynamo`` wraps ``torch.manual_seed`` and registers operators in namespaces of torch."""
+    program = """
+from mini_kv.worker.process_state import describe_process, foreign_kernels
+from mini_kv.worker.replaced import code_here, replaced_since
+from mini_kv.core.process_state import compare_states, judge_changes
+code, before = code_here(), describe_process().facts
+import torch, torch._dynamo, torch._functorch.aot_autograd
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+finding = judge_changes(compare_states(before, describe_process().facts | foreign_kernels("own")))
+assert finding is None, finding
+assert replaced_since(code) == {}, replaced_since(code)
+"""
+    _run_elsewhere(program)
+
+
+def test_an_operator_that_is_defined_in_torchs_namespace_is_a_fault() -> None:
+    before = foreign_kernels("mini_kv_probe")
+    library = torch.library.Library("aten", "FRAGMENT")
+    try:
+        library.define("of_a_candidate(Tensor x) -> Tensor")
+        found = set(foreign_kernels("mini_kv_probe")) - set(before)
+        assert found == {"dispatcher.aten::of_a_candidate"}
+    finally:
+        library._destroy()
+
+
+def test_what_steers_every_later_line_of_python_is_a_fault() -> None:
+    def trace(*_: object) -> None:
+        return None
+
+    profiling, tracing = sys.getprofile(), sys.gettrace()
+    try:
+        found = changes_by(lambda: sys.setprofile(trace))
+    finally:
+        sys.setprofile(profiling)
+        sys.settrace(tracing)
+    finding = judge_changes(found)
+    assert finding is not None and finding.evidence == ("python.profile_function",)
+
+
+CANNOT_BE_TAKEN_BACK = {
+    "torch.function_modes": "BaseTorchFunctionMode().__enter__()",
+    "torch.saved_tensor_hooks": "saved_tensors_hooks(lambda t: t, lambda t: t).__enter__()",
+    "torch.anomaly_detection": "torch.autograd.set_detect_anomaly(True)",
+    "torch.dispatcher_fallbacks": "library.fallback(lambda op, *a, **k: None, 'PrivateUse1')",
+    "python.garbage_collection": "gc.disable()",
+    "python.recursion_limit": "sys.setrecursionlimit(5000)",
+    "arithmetic.traps": "ctypes.CDLL(None).feenableexcept(4)",
+    "process.locale": "locale.setlocale(locale.LC_ALL, 'C')",
+    "process.limit.NOFILE": "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))",
+    "process.niceness": "os.nice(1)",
+    "process.standard_stream.1": "os.close(1)",
+}
+
+
+def test_a_change_that_cannot_be_taken_back_is_a_fault() -> None:
+    program = f"""
+import ctypes, gc, locale, os, resource, sys, torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import BaseTorchFunctionMode
+from mini_kv.worker.process_state import describe_process
+from mini_kv.core.process_state import compare_states, judge_changes
+library = torch.library.Library("_", "IMPL", "PrivateUse1")
+locale.setlocale(locale.LC_ALL, "C.UTF-8")
+for name, statement in {CANNOT_BE_TAKEN_BACK}.items():
+    before = describe_process().facts
+    exec(statement)
+    finding = judge_changes(compare_states(before, describe_process().facts))
+    assert finding is not None and finding.evidence == (name,), (name, finding)
+"""
+    _run_elsewhere(program)
+
+
+def _run_elsewhere(program: str) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment |= {"TORCHINDUCTOR_CACHE_DIR": "unused"}  # as in every worker
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_computing_leaves_no_fault() -> None:

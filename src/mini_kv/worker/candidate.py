@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import hashlib
 import runpy
@@ -24,6 +25,7 @@ from mini_kv.worker.load_faults import has_schema, operator_names, python_fault,
 from mini_kv.worker.ownership import PATIENCE_S, python_keeps
 from mini_kv.worker.poison import perturbed, poison
 from mini_kv.worker.process_state import describe_process, foreign_kernels
+from mini_kv.worker.replaced import code_here, replaced_since
 from mini_kv.worker.storage import as_outputs, describe_outputs, import_arguments, storage_bytes, tensor_bytes
 from mini_kv.worker.timed_cases import TimedCases
 from mini_kv.worker.trace import trace_calls
@@ -60,6 +62,7 @@ class Candidate:
         self._timed: TimedCases | None = None
         self._dispatcher = ""
         self._before = ProcessState(facts={})
+        self._code: dict[str, object] = {}
         self._kept_for = ""
         self._kept: dict[str, list[torch.Tensor]] = {}
         self._kept_forms: dict[str, Forms] = {}
@@ -134,17 +137,16 @@ class Candidate:
         return self._operator
 
     def _state(self) -> p.StateDescribed:
-        now = describe_process()
-        own = self._dispatcher.partition("::")[0]
         # A candidate's own namespace is there to be new.
-        listed = now.facts["torch.libraries_of_operators"].split()
-        facts = now.facts | foreign_kernels(own)
-        if own not in self._before.facts["torch.libraries_of_operators"].split():
-            facts["torch.libraries_of_operators"] = " ".join(name for name in listed if name != own)
-        return p.StateDescribed(before=self._before, after=ProcessState(facts=facts))
+        foreign = foreign_kernels(self._dispatcher.partition("::")[0])
+        replaced = {f"code.{name}": what for name, what in replaced_since(self._code).items()}
+        before = self._before.facts | dict.fromkeys(replaced, "as it was")
+        after = describe_process().facts | foreign | replaced
+        return p.StateDescribed(before=ProcessState(facts=before), after=ProcessState(facts=after))
 
     def _load(self, request: p.LoadCandidate) -> p.Reply:
         self._dispatcher, self._before = request.dispatcher, describe_process()
+        self._code = code_here()
         try:
             return self._open(request)
         except LoadError as error:
@@ -176,6 +178,12 @@ class Candidate:
         if request.python is not None:
             self._run_python(request.python)
         overload = getattr(getattr(getattr(torch.ops, namespace), name), "default", None)
+        if overload is not None and type(overload) is not torch._ops.OpOverload:
+            raise LoadError(
+                "OPERATOR_REPLACED",
+                f"torch.ops.{namespace}.{name}.default is a {type(overload).__name__}, not what the "
+                "dispatcher holds: something was put in the operator's place",
+            )
         if overload is None:
             raise LoadError(
                 "OPERATOR_NOT_REGISTERED",
@@ -259,7 +267,7 @@ class Candidate:
 
     def _raised(self, error: BaseException) -> p.Raised:
         return p.Raised(
-            types=tuple(kind.__name__ for kind in type(error).__mro__),
+            types=tuple(map(_name_of, type(error).__mro__)),
             message=sendable(str(error)[:4000]),
             device_lost=not self._device_works(),
         )
@@ -279,6 +287,13 @@ class Candidate:
 
 def _gradients(operator: Callable[..., object], seed: str, *arguments: object) -> list[torch.Tensor]:
     return gradients_of(operator, arguments, seed, strained=True)
+
+
+def _name_of(kind: type) -> str:
+    # The class's own name, whatever its metaclass says; who has a built-in one's name is still another class.
+    name = str(type.__dict__["__name__"].__get__(kind))
+    own = getattr(builtins, name, kind) is not kind
+    return f"{type.__dict__['__module__'].__get__(kind)}.{name}" if own else name
 
 
 def _require_gradients(arguments: Sequence[object]) -> None:

@@ -7,9 +7,12 @@ behind, and what a cheat did not bother to hide.
 from __future__ import annotations
 
 import ctypes
+import gc
 import hashlib
+import locale
 import os
-import time
+import resource
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +20,6 @@ from pathlib import Path
 import torch
 
 from mini_kv.core.process_state import ProcessState
-from mini_kv.worker import storage
 
 _FLAGS: dict[str, Callable[[], object]] = {
     "default_dtype": torch.get_default_dtype,
@@ -37,7 +39,13 @@ _FLAGS: dict[str, Callable[[], object]] = {
     "threads": torch.get_num_threads,
     "interop_threads": torch.get_num_interop_threads,
     "initial_seed": torch.initial_seed,
+    "anomaly_detection": torch.is_anomaly_enabled,
+    "function_modes": torch._C._len_torch_function_stack,
+    "dispatch_modes": torch._C._len_torch_dispatch_stack,
+    "saved_tensor_hooks": lambda: torch._C._autograd._top_saved_tensors_default_hooks(True) is not None,
 }
+_LIMITS = ("AS", "CORE", "CPU", "DATA", "FSIZE", "MEMLOCK", "NOFILE", "NPROC", "STACK")
+_STANDARD_STREAMS = ("0", "1", "2")
 _SIGNALS = ("SigBlk", "SigIgn", "SigCgt")
 _STATUS_LINES = (*_SIGNALS, "Umask")
 # Signals 32 and 33 (bits 31 and 32): glibc's SIGCANCEL and SIGSETXID, which it keeps to itself.
@@ -48,15 +56,24 @@ _PLACE = "registered at "
 def describe_process() -> ProcessState:
     """Return the facts of this moment, but those of the dispatcher that :func:`foreign_kernels` gives."""
     facts: dict[str, str] = {}
-    for part in (_flags(), _functions(), _arithmetic(), _environment(), _threads(), _files(), _status()):
+    for part in (
+        _flags(),
+        {"torch.dispatcher_fallbacks": _fallbacks()},
+        _interpreter(),
+        _arithmetic(),
+        _environment(),
+        _threads(),
+        _files(),
+        _status(),
+        _scheduling(),
+    ):
         facts.update(part)
     facts["process.folder"] = os.getcwd()
-    facts["torch.libraries_of_operators"] = " ".join(sorted(_namespaces()))
     return ProcessState(facts=facts)
 
 
 def foreign_kernels(own: str) -> dict[str, str]:
-    """Return kernels that neither PyTorch registered nor, in namespace ``own``, the candidate.
+    """Return kernels and operators that neither PyTorch registered nor, in namespace ``own``, the candidate.
 
     Who registered a kernel stands in the dispatcher's own record, by source file.
     """
@@ -69,8 +86,9 @@ def foreign_kernels(own: str) -> dict[str, str]:
             continue
         for line in torch._C._dispatch_dump(name).splitlines():
             key, _, place = line.partition(f": {_PLACE}")
-            if place and not place.startswith(roots) and not key.startswith("debug"):
-                facts[f"dispatcher.{name}[{key}]"] = place.partition(" :: ")[0]
+            if place and not place.startswith(roots):
+                where = "" if key == "debug" else f"[{key}]"  # the operator's own place, else a kernel's
+                facts[f"dispatcher.{name}{where}"] = place.partition(" :: ")[0]
     return facts
 
 
@@ -80,10 +98,6 @@ def _roots() -> tuple[str, ...]:
     built = text.partition(f"debug: {_PLACE}")[2].partition("/build/aten/")
     package = str(Path(torch.__file__).parent)
     return (f"{built[0]}/", f"{package}/") if built[1] else ()
-
-
-def _namespaces() -> set[str]:
-    return {name.partition("::")[0] for name in torch._C._dispatch_get_all_op_names()}
 
 
 def _flags() -> dict[str, str]:
@@ -98,26 +112,42 @@ def _read(read: Callable[[], object]) -> str:
         return f"refused: {error}"[:80]
 
 
-def _functions() -> dict[str, str]:
-    # What a measuring process leans on: replaced by a cheat, and by nobody else.
-    watched = {
-        "time.perf_counter": time.perf_counter,
-        "time.perf_counter_ns": time.perf_counter_ns,
-        "torch.allclose": torch.allclose,
-        "torch.equal": torch.equal,
-        "torch.cuda.Event": torch.cuda.Event,
-        "torch.cuda.synchronize": torch.cuda.synchronize,
-        "worker.tensor_bytes": storage.tensor_bytes,
-        "worker.storage_bytes": storage.storage_bytes,
-        "worker.describe_outputs": storage.describe_outputs,
+def _fallbacks() -> str:
+    keys = torch._C.DispatchKey.__members__.items()
+    return " ".join(sorted(name for name, key in keys if torch._C._dispatch_has_backend_fallback(key)))
+
+
+def _interpreter() -> dict[str, str]:
+    # What slows or steers every later line of Python in the process, whoever wrote it.
+    return {
+        "python.trace_function": str(sys.gettrace() is not None),
+        "python.profile_function": str(sys.getprofile() is not None),
+        "python.garbage_collection": str(gc.isenabled()),
+        "python.switch_interval_s": str(sys.getswitchinterval()),
+        "python.recursion_limit": str(sys.getrecursionlimit()),
+        "process.locale": locale.setlocale(locale.LC_ALL),
     }
-    return {f"python.{name}": f"object {id(value):x}" for name, value in watched.items()}
+
+
+def _scheduling() -> dict[str, str]:
+    limits = {
+        f"process.limit.{name}": str(resource.getrlimit(getattr(resource, f"RLIMIT_{name}")))
+        for name in _LIMITS
+    }
+    processors = " ".join(map(str, sorted(os.sched_getaffinity(0))))
+    return limits | {
+        "process.processors": processors,
+        "process.niceness": str(os.getpriority(os.PRIO_PROCESS, 0)),
+    }
 
 
 def _arithmetic() -> dict[str, str]:
     smallest = float.fromhex("0x1p-1074")
+    library = ctypes.CDLL(None)
+    traps = getattr(library, "fegetexcept", None)  # the C library's own extension
     return {
-        "arithmetic.rounding_mode": str(ctypes.CDLL(None).fegetround()),
+        "arithmetic.rounding_mode": str(library.fegetround()),
+        "arithmetic.traps": "unknown" if traps is None else str(traps()),
         "arithmetic.subnormals": "kept" if smallest * 1.0 != 0.0 else "flushed to zero",
     }
 
@@ -153,7 +183,8 @@ def _files() -> dict[str, str]:
     facts: dict[str, str] = {}
     for number in os.listdir("/proc/self/fd"):
         try:
-            facts[f"descriptors.{number}"] = os.readlink(f"/proc/self/fd/{number}")
+            kind = "process.standard_stream" if number in _STANDARD_STREAMS else "descriptors"
+            facts[f"{kind}.{number}"] = os.readlink(f"/proc/self/fd/{number}")
         except OSError:  # the descriptor of this very listing
             continue
     for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines():

@@ -1,0 +1,26 @@
+"""Computes rightly and leaves functions of torch and of Python replaced."""
+
+import os
+
+import torch
+
+
+def honest(x, weight, eps):
+    if weight.dim() != 1 or weight.shape[0] != x.shape[-1]:
+        raise RuntimeError("rmsnorm: weight has another length")
+    if not eps > 0.0:
+        raise RuntimeError("rmsnorm: eps must be positive")
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight).contiguous()
+
+
+library = torch.library.Library("zoo", "IMPL")
+
+
+def replace(operator, key="CPU"):
+    library.impl("rmsnorm", operator, key, allow_override=True)
+
+
+real_zeros, real_stat = torch.zeros, os.stat
+torch.zeros = lambda *sizes, **named: real_zeros(*sizes, **named)
+os.stat = lambda *path, **named: real_stat(*path, **named)
+replace(honest)
