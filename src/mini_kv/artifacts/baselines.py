@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import datetime
 from pathlib import Path
@@ -194,15 +195,31 @@ def _write(output: Path, raw: bytes, replace: bool) -> None:
         fresh = output.with_name(f".{output.name}.{os.getpid()}.new")
         write_bytes_atomic(fresh, raw)
         try:
-            os.link(fresh, output)
+            _name(fresh, output)
         finally:
-            fresh.unlink()
+            fresh.unlink(missing_ok=True)
         fsync_folder(output.parent)
     except FileExistsError as error:
         raise _exists(output) from error
     except OSError as error:
         message = f"{output} cannot be written: {reason(error)}."
         raise ConfigurationError("BASELINE_UNWRITABLE", message) from error
+
+
+def _name(fresh: Path, output: Path) -> None:
+    """Give ``fresh`` the name ``output``. Raises ``FileExistsError`` where something has that name."""
+    try:
+        os.link(fresh, output)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        # A file system without hard links: the name is claimed first; what stands there is one's own then.
+        os.close(os.open(output, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+        try:
+            os.replace(fresh, output)
+        except OSError:
+            output.unlink(missing_ok=True)
+            raise
 
 
 # ---------------------------------------------------------------------------- reading

@@ -65,11 +65,26 @@ _UNLISTED = (
 # ---------------------------------------------------------------------------- database
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
+def _refuse_irregular(path: Path) -> None:
     for suffix in ("", *_COMPANIONS):
         one = path.with_name(path.name + suffix)
         if os.path.lexists(one) and not stat.S_ISREG(os.lstat(one).st_mode):
             raise sqlite3.DatabaseError(f"{one.name} is not a regular file")  # a pipe would be waited for
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open the database (the lock is held). Where nothing can be written it is read as it lies there.
+
+    A log that could not be merged into it then is not read: its attempts are found in their folders.
+    """
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        return _connect(path, "rw")
+    _refuse_irregular(path)
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    _refuse_irregular(path)
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCK_TIMEOUT_S, isolation_level=None
     )
@@ -107,22 +122,29 @@ def _remove(path: Path) -> None:
 def _replace_database(root: Path, rows: Iterable[IndexRow], unlisted: Hashes | None = None) -> None:
     """Put a fresh database in the old one's place; the caller holds the lock."""
     fresh = root / f".{INDEX_FILE}.new"
-    _remove(fresh)
-    with closing(_connect(fresh, "rwc")) as connection:
+    _remove(fresh)  # what a killed run left
+    try:
+        _write_database(fresh, rows, unlisted or {})
+        for suffix in _COMPANIONS:  # the old database's own log must not be replayed here
+            (root / (INDEX_FILE + suffix)).unlink(missing_ok=True)
+        os.replace(fresh, root / INDEX_FILE)
+    except BaseException:
+        _remove(fresh)
+        raise
+    fsync_folder(root)
+
+
+def _write_database(path: Path, rows: Iterable[IndexRow], unlisted: Hashes) -> None:
+    with closing(_connect(path, "rwc")) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(_TABLE)
         connection.execute(_UNLISTED)
         _insert(connection, rows)
         connection.executemany(
-            "INSERT INTO unlisted VALUES (?, ?, ?)",
-            ((*name, digest) for name, digest in (unlisted or {}).items()),
+            "INSERT INTO unlisted VALUES (?, ?, ?)", ((*name, digest) for name, digest in unlisted.items())
         )
         connection.execute(f"PRAGMA user_version={LAYOUT_VERSION}")
         connection.execute("COMMIT")
-    for suffix in _COMPANIONS:  # the old database's own log must not be replayed here
-        (root / (INDEX_FILE + suffix)).unlink(missing_ok=True)
-    os.replace(fresh, root / INDEX_FILE)
-    fsync_folder(root)
 
 
 def _warning(code: str, what: str) -> tuple[Finding, ...]:
@@ -285,7 +307,7 @@ def _read_database(
 ) -> tuple[tuple[IndexRow, ...], Hashes]:
     """Return the rows (of one task), and what attempts without a row were known by (the lock is held)."""
     where, values = ("", ()) if task_id is None else (" WHERE task_id = ?", (task_id,))
-    with closing(_connect(root / INDEX_FILE, "rw")) as connection:
+    with closing(_connect_to_read(root / INDEX_FILE)) as connection:
         _require_layout(connection, or_of)
         unlisted: Hashes = {}
         # An index of an earlier version has no such table.

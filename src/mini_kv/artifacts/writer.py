@@ -78,12 +78,9 @@ class AttemptWriter(ArchiveFolder):
             raise InternalError(
                 "ATTEMPT_MISMATCH", f"Attempt {self.attempt_id} cannot be finished with this."
             )
-        try:
-            sealed = self._seal(attempt)
-            raw = to_json(sealed)
-            self.publish(raw)
-        except OSError as error:
-            raise unwritable(self._root, error) from error
+        sealed = self._seal(attempt)
+        raw = to_json(sealed)
+        self.publish(raw)
         self.warnings += add_to_index(self._root, index_row(self.folder, sealed, sha256_bytes(raw)))
         return sealed
 

@@ -23,7 +23,7 @@ from mini_kv.core.errors import ConfigurationError, IntegrityError
 from mini_kv.core.profile import Profile
 from mini_kv.core.record import from_json, to_json
 from mini_kv.core.results import Status
-from mini_kv.system.archive_folder import SOURCES_FOLDER, ArchiveFolder, unwritable
+from mini_kv.system.archive_folder import SOURCES_FOLDER, ArchiveFolder
 from mini_kv.system.files import read_regular, sha256_file
 
 PROFILE_FILE = "profile.json"
@@ -68,18 +68,15 @@ class ProfileArchive(ArchiveFolder):
         Raises ``IntegrityError`` where a file is no longer what was written, ``ConfigurationError`` where
         nothing can be written.
         """
-        try:
-            files, changed = self.hashed()
-            if changed:
-                raise IntegrityError(
-                    "ARCHIVE_TAMPERED",
-                    f"Files of profile {self.profile_id} were changed by something other than mini-kv while "
-                    f"it ran: {', '.join(changed)}.",
-                )
-            sealed = msgspec.structs.replace(profile, files=files)
-            self.publish(to_json(sealed))
-        except OSError as error:
-            raise unwritable(self._root, error) from error
+        files, changed = self.hashed()
+        if changed:
+            raise IntegrityError(
+                "ARCHIVE_TAMPERED",
+                f"Files of profile {self.profile_id} were changed by something other than mini-kv while "
+                f"it ran: {', '.join(changed)}.",
+            )
+        sealed = msgspec.structs.replace(profile, files=files)
+        self.publish(to_json(sealed))
         return sealed
 
 

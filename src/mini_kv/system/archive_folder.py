@@ -163,6 +163,12 @@ class ArchiveFolder:
         A link or a pipe, which has no bytes that could be archived, is removed and named; so is a
         name that no record can hold.
         """
+        try:
+            return self._hashed()
+        except OSError as error:
+            raise unwritable(self._root, error) from error
+
+    def _hashed(self) -> tuple[tuple[ArchivedFile, ...], tuple[str, ...]]:
         found, strange = list_files(self.partial_folder)
         for path in strange:
             (self.partial_folder / path).unlink()
@@ -180,9 +186,15 @@ class ArchiveFolder:
         )
 
     def publish(self, marker: bytes) -> None:
-        """Write the marker file last and give the folder its name; from now on it is never changed."""
-        write_bytes_atomic(self.partial_folder / self._marker, marker)
-        publish_folder(self.partial_folder, self.folder)
+        """Write the marker file last and give the folder its name; from now on it is never changed.
+
+        Raises ``ConfigurationError`` where that cannot be written, as the other methods do.
+        """
+        try:
+            write_bytes_atomic(self.partial_folder / self._marker, marker)
+            publish_folder(self.partial_folder, self.folder)
+        except OSError as error:
+            raise unwritable(self._root, error) from error
         self._published = True
 
     def discard(self) -> None:

@@ -164,8 +164,10 @@ def _open_lock(path: Path) -> int:
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe in its place is not waited for
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
-    except PermissionError as refused:
-        # Another user made it: a lock needs no more than the right to read.
+    except OSError as refused:
+        if refused.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        # Another user made it, or nothing can be written here: a lock needs no more than the right to read.
         try:
             return os.open(path, os.O_RDONLY | flags)
         except FileNotFoundError:
