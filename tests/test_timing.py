@@ -373,6 +373,34 @@ def test_a_clocked_run_keeps_no_more_than_there_is_room_for(monkeypatch: pytest.
     assert len(repeats.kept) == 3
 
 
+def test_no_garbage_is_collected_between_the_arrival_of_unseen_arguments_and_their_calls() -> None:
+    """What is called back for a collection found the new arguments, and worked out their results untimed."""
+    collected: list[str] = []
+    on: list[bool] = []
+
+    def call(value: torch.Tensor) -> torch.Tensor:
+        on.append(gc.isenabled())
+        return value + 1.0
+
+    def note(phase: str, _: object) -> None:
+        collected.append(phase)
+
+    cases = TimedCases(torch.device("cpu"), keeps_outputs=True)
+    cases.prepare("known", call, SETS)
+    gc.callbacks.append(note)
+    try:
+        cases.answer(p.ReadyForUnseen(case_id="known", calls=2))
+        assert collected and not gc.isenabled()
+        collected.clear()
+        del on[:]
+        cases.unseen("new", call, lambda: [[torch.zeros(4)], [torch.ones(4)]])
+        assert (collected, on) == ([], [False, False])
+        assert gc.isenabled()
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()
+
+
 def test_a_call_on_unseen_arguments_is_the_first_to_meet_them() -> None:
     """A warm-up call on the same sets let a candidate work out all of their results beforehand."""
     order: list[str] = []

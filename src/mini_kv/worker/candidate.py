@@ -94,6 +94,7 @@ class Candidate:
             case (
                 p.TimeBatch()
                 | p.MeasureTimer()
+                | p.ReadyForUnseen()
                 | p.WitnessKernels()
                 | p.PrepareRepeats()
                 | p.RunRepeats()

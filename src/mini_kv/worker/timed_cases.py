@@ -21,6 +21,7 @@ Call = Callable[..., object]
 TimingRequest = (
     p.TimeBatch
     | p.MeasureTimer
+    | p.ReadyForUnseen
     | p.WitnessKernels
     | p.PrepareRepeats
     | p.RunRepeats
@@ -92,9 +93,8 @@ class TimedCases:
                 return self._measure(request), ()
             case p.WitnessKernels():
                 return self._witness(request), ()
-            case p.PrepareRepeats():
-                with torch.no_grad():
-                    self._cases[request.case_id].repeats.prepare(request.calls)
+            case p.ReadyForUnseen() | p.PrepareRepeats():
+                self._make_ready(request)
                 return p.Done(), ()
             case p.RunRepeats() | p.FetchRepeated():
                 return self._repeat(request)
@@ -127,6 +127,16 @@ class TimedCases:
                 kept_at=request.kept_at,
             )
         return self._keep(case, batch, request.kept_at)
+
+    def _make_ready(self, request: p.ReadyForUnseen | p.PrepareRepeats) -> None:
+        case = self._cases[request.case_id]
+        with torch.no_grad():
+            if isinstance(request, p.PrepareRepeats):
+                case.repeats.prepare(request.calls)
+            elif isinstance(self._timer, CudaTimer):
+                raise ValueError("single calls on new inputs are timed on the CPU only")
+            else:
+                self._timer.ready(case.call, case.sets, request.calls)
 
     def unseen(self, case_id: str, call: Call, make: Callable[[], Sequence[Sequence[object]]]) -> p.Timed:
         """Time one call on every argument set that ``make`` gives, and prepare ``case_id`` with them."""

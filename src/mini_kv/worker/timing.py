@@ -27,6 +27,7 @@ from mini_kv.core.protocol import kept_call
 from mini_kv.core.statistics import tick_median
 from mini_kv.worker.glimpse import Glimpse, Looker
 from mini_kv.worker.heap import mallopt
+from mini_kv.worker.rotation import copied
 
 Call = Callable[..., object]
 ArgumentSet = Sequence[object]
@@ -34,6 +35,7 @@ Seen = tuple[Glimpse | None, ...]
 CacheMode = Literal["cold", "hot"]
 
 MIN_CPU_SAMPLE_NS = 1_000_000
+READY_CALLS = 3
 CHUNK_SAMPLES = 20
 FLOOR_SAMPLES = 60
 # The delay kernel's time is DELAY_US and DELAY_FACTOR times what the host takes for the calls behind it.
@@ -166,6 +168,21 @@ class CpuTimer:
             outputs=outputs,
             seen=seen,
         )
+
+    def ready(self, call: Call, sets: Sequence[ArgumentSet], calls: int) -> None:
+        """Spend what only first calls cost, and leave the collector off; ``calls`` on other sets follow."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            # What comes takes memory too: as it is received, and where the calls find it.
+            held = [copied(sets[0]) for _ in range(2 * calls)]
+            _grow_pool(call(*sets[0]), calls + _SPARE_OUTPUTS)
+            del held
+            gc.collect()
+            gc.disable()
+            _warm(call, sets, READY_CALLS)
+        finally:
+            torch.set_num_threads(threads)
 
     def floor(self, cache: CacheMode) -> tuple[float, float]:
         """Return what the loop and an empty Python call cost, and the clock's resolution."""

@@ -65,6 +65,17 @@ class Timed(Record, frozen=True, kw_only=True, tag="timed"):
     tick_us: float
 
 
+class ReadyForUnseen(Record, frozen=True, kw_only=True, tag="ready_for_unseen"):
+    """Make ready for TimeUnseen of ``calls`` calls, with the argument sets of a prepared case (CPU only).
+
+    What only the first call after a pause costs is spent here, before anything new has arrived: memory for
+    results is fetched, the code is called, garbage is collected and the collector switched off.
+    """
+
+    case_id: str
+    calls: Annotated[int, Meta(ge=1)]
+
+
 class TimeUnseen(Record, frozen=True, kw_only=True, tag="time_unseen"):
     """Time one call each on argument sets that come with this request (payloads: all storages); CPU only.
 
@@ -161,6 +172,7 @@ TimingRequest = (
     MeasureTimer
     | PrepareTiming
     | TimeBatch
+    | ReadyForUnseen
     | TimeUnseen
     | FetchTimedOutput
     | FetchTimedInputs
