@@ -67,7 +67,7 @@ def _write(name: str, text: str, folder: Path) -> None:
 
 
 def _text_findings(value: Plain, path: KeyPath = ()) -> Iterator[Finding]:
-    """Yield each text that no document can hold: a pattern's end also fits before a last line break."""
+    """Yield each text that no document can hold, of keys without a pattern among them."""
     if isinstance(value, str):
         if problem := text_problem(value):
             yield path, problem
