@@ -88,6 +88,12 @@ def test_the_smallest_core_case_of_each_dtype_and_every_layout_is_opchecked() ->
     assert found["opcheck_layout"] == [["turned"]]
 
 
+def test_what_is_promised_of_results_is_held_against_every_case_but_the_timed_ones() -> None:
+    timed = sample("timed", tensor(64, 128), kind=CaseKind.BENCHMARK)
+    found = asked(plan_questions(card(), (*SAMPLES, timed), "cpu", 1))
+    assert found["fake_results"] == [[one.case.id for one in SAMPLES]]
+
+
 def test_gradcheck_gets_the_largest_case_that_is_still_cheap() -> None:
     assert asked(plan_questions(card(), SAMPLES, "cpu", 1))["gradcheck"] == [["middle_f32"]]
     only_large = (SAMPLES[0],)
@@ -101,6 +107,7 @@ def test_only_what_the_card_demands_is_asked() -> None:
         "opcheck",
         "opcheck_layout",
         "dynamic_shapes",
+        "fake_results",
     }
     assert set(asked(plan_questions(card(opcheck=False), SAMPLES, "cpu", 1))) == {"gradcheck"}
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from mini_kv.core import protocol as p
-from mini_kv.core.card import Tolerance
+from mini_kv.core.card import CaseKind, Contract, Tolerance
+from mini_kv.correctness.rounds import wants_gradients
 from mini_kv.worker.compare import GRADIENT_FACTOR, compare, expect_gradient, reference_within_tolerance
 from mini_kv.worker.gradients import GradientFault, gradients_of
 from mini_kv.worker.oracle import Oracle
+from probe import probe_card, probe_case, probe_subject
 
 TOLERANCES = {"float32": Tolerance(rtol=1e-5, atol=1e-6)}
 SEED = "00" * 8
@@ -44,6 +47,30 @@ def test_a_gradient_is_held_against_its_largest_element() -> None:
     assert compare([near], [want]).mismatch_count == 0
     assert compare([far], [want]).mismatch_count == 1
     assert compare([torch.tensor([1000.0, float("nan")])], [want]).mismatch_count == 1
+
+
+def test_gradients_of_layouts_and_boundaries_are_compared_too() -> None:
+    """A formula that ignores the strides of what it saved was right in every core case."""
+    contract = Contract(functional=True, gradcheck=True)
+    kinds = {
+        kind
+        for kind in CaseKind
+        if wants_gradients(
+            probe_card(probe_case("a", 0), contract=contract),
+            msgspec.structs.replace(probe_subject(probe_card(probe_case("a", 0))).manifest, autograd=True),
+            probe_case("a", 0, kind),
+        )
+    }
+    assert kinds == {CaseKind.CORE, CaseKind.LAYOUT, CaseKind.BOUNDARY}
+
+
+def test_a_reference_that_is_nearly_outside_itself_judges_no_gradient() -> None:
+    """Where all terms cancel, a right formula that rounds elsewhere would be held against chance."""
+    exact = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    allowed = GRADIENT_FACTOR * (1e-6 + 1e-5)
+    for error, judges in ((0.2, True), (0.5, False)):
+        own = (exact + error * allowed * torch.tensor([0.0, 1.0])).float()
+        assert reference_within_tolerance([expect_gradient(own, exact, TOLERANCES)]) is judges
 
 
 def test_the_oracle_keeps_and_forgets_the_gradients_of_a_case() -> None:

@@ -147,13 +147,14 @@ CANNOT_BE_TAKEN_BACK = {
     "process.locale": "locale.setlocale(locale.LC_ALL, 'C')",
     "process.limit.NOFILE": "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))",
     "process.niceness": "os.nice(1)",
+    "process.timers": "signal.alarm(100)",
     "process.standard_stream.1": "os.close(1)",
 }
 
 
 def test_a_change_that_cannot_be_taken_back_is_a_fault() -> None:
     program = f"""
-import ctypes, gc, locale, os, resource, sys, torch
+import ctypes, gc, locale, os, resource, signal, sys, torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import BaseTorchFunctionMode
 from mini_kv.worker.process_state import describe_process

@@ -25,7 +25,7 @@ GRADCHECK_ELEMENTS = 2_000
 DYNAMIC_SIZES = 3
 # These import torch.compile's machinery for seconds, which the contract worker does beforehand. The
 # others are asked in the numerics worker, which has nothing else to do once its cases are answered.
-HEAVY_CHECKS = frozenset({"opcheck", "opcheck_layout", "dynamic_shapes", "gradcheck"})
+HEAVY_CHECKS = frozenset({"opcheck", "opcheck_layout", "dynamic_shapes", "fake_results", "gradcheck"})
 CONTRACT_TIMEOUT_S = 300.0
 
 
@@ -101,6 +101,8 @@ def plan_questions(
             if sample.case.kind is CaseKind.LAYOUT
         ]
         questions.append(Question(check="dynamic_shapes", samples=dynamic_samples(core)))
+        small = tuple(sample for sample in samples if sample.case.kind is not CaseKind.BENCHMARK)
+        questions.append(Question(check="fake_results", samples=small))
     if card.contract.gradcheck:
         questions.append(Question(check="gradcheck", samples=(_gradcheck_sample(core),)))
     if device == "cuda" and card.contract.streams:

@@ -78,4 +78,4 @@ def plan_rounds(
 def wants_gradients(card: TaskCard, manifest: CandidateManifest, case: Case) -> bool:
     """Say whether the gradients of a case are compared with the reference's."""
     trains = card.contract.gradcheck and card.contract.functional and manifest.autograd
-    return trains and case.kind is CaseKind.CORE
+    return trains and case.kind in (CaseKind.CORE, CaseKind.LAYOUT, CaseKind.BOUNDARY)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 
+from mini_kv.worker.fake_results import symbolic_form, unlike_promised
+
 Operator = Callable[..., object]
 Arguments = list[object]
 Results = dict[str, str | None]
@@ -161,6 +163,24 @@ def _settled(operator: Operator, arguments: Arguments) -> list[torch.Tensor]:
     return [output.clone() for output in outputs]
 
 
+def fake_results(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
+    """Hold what a fake call promises against what a real one returns, for every argument set."""
+
+    def run() -> str | None:
+        known: set[object] = set()
+        for arguments in sets:
+            form = symbolic_form(arguments)
+            new = form not in known
+            known.add(form)
+            if (wrong := unlike_promised(operator, arguments, symbols=new)) is not None:
+                shapes = ", ".join(str(list(tensor.shape)) for tensor in _tensors(arguments))
+                return f"{wrong} (inputs {shapes})"
+        return None
+
+    with torch.no_grad():
+        return {"fake_results": _guarded(run)}
+
+
 def current_stream(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
     """Call on a side stream that a delay kernel holds; a call that leaves it reads stale inputs."""
 
@@ -240,6 +260,7 @@ CHECKS: dict[str, Check] = {
     "opcheck_layout": opcheck_layout,
     "gradcheck": gradcheck,
     "dynamic_shapes": dynamic_shapes,
+    "fake_results": fake_results,
     "current_stream": current_stream,
     "graph_capture": graph_capture,
     "second_device": second_device,

@@ -12,6 +12,7 @@ import hashlib
 import locale
 import os
 import resource
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -134,9 +135,11 @@ def _scheduling() -> dict[str, str]:
         f"process.limit.{name}": str(resource.getrlimit(getattr(resource, f"RLIMIT_{name}")))
         for name in _LIMITS
     }
+    timers = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
     processors = " ".join(map(str, sorted(os.sched_getaffinity(0))))
     return limits | {
         "process.processors": processors,
+        "process.timers": str([signal.getitimer(timer) != (0.0, 0.0) for timer in timers]),
         "process.niceness": str(os.getpriority(os.PRIO_PROCESS, 0)),
     }
 
