@@ -1,4 +1,4 @@
-"""Replaces time.perf_counter_ns by a clock that runs ten times too slow."""
+"""Replaces time.perf_counter_ns by a clock that runs fifty times too slow."""
 
 import torch
 
@@ -21,4 +21,4 @@ def replace(operator, key="CPU"):
 import time
 
 clock = time.perf_counter_ns
-time.perf_counter_ns = lambda: clock() // 10
+time.perf_counter_ns = lambda: clock() // 50
