@@ -126,6 +126,18 @@ def test_a_result_of_the_inference_mode_is_refused() -> None:
     assert isinstance(reply, p.Raised) and "inference mode" in reply.message
 
 
+def test_a_result_that_reaches_beyond_its_memory_is_refused_and_not_read() -> None:
+    """Its bytes were read, which killed the worker: a crash that was none of the call's."""
+
+    def operator(x: torch.Tensor) -> torch.Tensor:
+        result = x * 2.0
+        result.untyped_storage().resize_(4)
+        return result
+
+    reply = Worker(operator).run()
+    assert isinstance(reply, p.Raised) and "beyond its memory" in reply.message
+
+
 def test_a_result_whose_form_a_later_call_changes_is_another_result() -> None:
     kept: list[torch.Tensor] = []
 

@@ -44,11 +44,21 @@ def altered_arguments(before: Forms, arguments: Sequence[object]) -> tuple[p.Alt
 def require_plain_results(
     outputs: Sequence[torch.Tensor], arguments: Sequence[object], *, with_gradients: bool
 ) -> None:
-    """Raise ``TypeError`` for a result that autograd treats as no result of these arguments would be."""
+    """Raise ``TypeError`` for a result that lacks memory, or that autograd would take for no result."""
     wanted = with_gradients and any(
         value.requires_grad for value in arguments if isinstance(value, torch.Tensor)
     )
     if any(output.requires_grad for output in outputs) and not wanted:
         raise TypeError("the operator returned a tensor that requires gradients, though no input does")
+    if not all(map(_within_its_memory, outputs)):
+        raise TypeError("the operator returned a tensor that reaches beyond its memory")
     if any(output.is_inference() for output in outputs):
         raise TypeError("the operator returned a tensor of the inference mode, which autograd refuses later")
+
+
+def _within_its_memory(tensor: torch.Tensor) -> bool:
+    if tensor.numel() == 0 or tensor.device.type == "meta":
+        return True
+    last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    return needed <= tensor.untyped_storage().nbytes()
