@@ -313,6 +313,17 @@ def test_a_glimpse_of_a_result_that_stays_changes_nothing(dtype: torch.dtype) ->
     assert overlay(b"abc", None) == b"abc"
 
 
+def test_where_a_result_is_looked_at_is_drawn_when_it_is() -> None:
+    """The places of a whole batch stood in the stopwatch's frame before its calls: work on these alone,
+    and a thread that filled in the rest later, passed."""
+    tensor, looker = torch.arange(1_000_000), Looker()
+    before = dict(vars(looker))
+    seen = [looker.look(tensor)[0] for _ in range(3)]
+    assert len({one.places for one in seen if one is not None}) == 3
+    assert vars(looker) == before
+    assert all(one is not None and 0 <= min(one.places) <= max(one.places) < 1_000_000 for one in seen)
+
+
 def test_a_result_whose_pages_nobody_can_read_is_not_waited_for() -> None:
     reading, length = 1, 1 << 16
     pages = mmap.mmap(-1, length)
