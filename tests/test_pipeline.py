@@ -265,7 +265,10 @@ def test_a_call_that_hangs_is_not_waited_for_a_second_time(fake_project: FakePro
     assert time.monotonic() - began < 20.0
     assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
     assert case(verdict, "core_4").code == "TIMEOUT"
-    assert {check.code for check in verdict.correctness.contract} >= {"ABANDONED"}
+    unasked = [check for check in verdict.correctness.contract if check.code == "ABANDONED"]
+    assert unasked and {check.status for check in unasked} == {Status.UNVERIFIED}
+    # The judge hung up: that is no failed check.
+    assert axis(verdict, "contract") == (Status.UNVERIFIED, "ABANDONED")
 
 
 def test_values_that_are_wrong_with_the_secret_seed_only_are_found(fake_project: FakeProject) -> None:
@@ -394,7 +397,7 @@ def test_a_reference_that_raises_makes_its_case_invalid_and_no_other(fake_projec
     )
     assert verdict.attempt.exit_code == 0
     numerics = next(axis for axis in verdict.attempt.axes if axis.name == "numerics")
-    assert "1 are INVALID" in str(numerics.message)
+    assert "1 INVALID case beside them" in str(numerics.message)
 
 
 def test_a_case_that_can_be_made_once_the_candidate_is_gone_is_no_fault_of_the_card(
@@ -452,7 +455,7 @@ def test_a_case_that_a_null_candidate_passes_is_invalid_and_gives_no_evidence(
     assert case(verdict, "core_3").proves == "values" and case(verdict, "illegal_odd").proves == "refusal"
     assert verdict.attempt.exit_code == 0
     numerics = next(axis for axis in verdict.attempt.axes if axis.name == "numerics")
-    assert "1 are INVALID" in (numerics.message or "")
+    assert "1 INVALID case beside them" in (numerics.message or "")
 
 
 def test_a_card_whose_every_case_a_null_passes_gives_no_verdict(fake_project: FakeProject) -> None:
@@ -725,6 +728,25 @@ def test_ctrl_c_during_correctness_leaves_an_archive_at_once(fake_project: FakeP
     assert (attempt.exit_code, attempt.accepted, attempt.complete) == (130, False, False)
     assert codes(verdict) == ["INTERRUPTED"]
     assert time.monotonic() - begun < 20.0
+    # The archive says how far it came: one case had been judged before the one that never ended.
+    assert verdict.correctness is not None
+    assert (verdict.correctness.status, verdict.correctness.complete) == (Status.UNVERIFIED, False)
+    assert [one.case_id for one in verdict.correctness.cases] == ["core_3"]
+    assert axis(verdict, "numerics") == (Status.UNVERIFIED, "INCOMPLETE")
+    assert axis(verdict, "contract") == (Status.UNVERIFIED, "INCOMPLETE")
+    assert "correctness.json" in {file.path for file in attempt.files}
+
+
+def test_cases_that_were_judged_before_a_ctrl_c_are_not_thrown_away(fake_project: FakeProject) -> None:
+    """All cases had passed and the contract worker was busy: the verdict said that no case was run."""
+    press_ctrl_c_when(fake_project, lambda event: event.detail == "all cases answered")
+    verdict = fake_project.verify({"candidate/check_contract": "time.sleep(60)"}, skip_benchmark=True)
+    attempt = assert_archived(verdict)
+    assert (attempt.exit_code, attempt.complete) == (130, False)
+    assert verdict.correctness is not None
+    assert len(verdict.correctness.cases) == verdict.correctness.planned_cases
+    assert axis(verdict, "numerics")[0] is Status.PASS
+    assert axis(verdict, "contract") == (Status.UNVERIFIED, "INCOMPLETE")
 
 
 def test_ctrl_c_during_the_benchmark_keeps_the_correctness_and_does_not_wait_for_the_batch(

@@ -157,9 +157,12 @@ def _run_stages(
             return
         turn = threading.Lock()
 
+        def keep(so_far: Correctness) -> None:
+            evidence.correctness = so_far
+
         def time_beside(so_far: Correctness) -> None:
             if not request.skip_benchmark and times_beside_imports(inputs.device):
-                evidence.correctness = so_far
+                keep(so_far)
                 with turn:
                     _time(crew, request, evidence, progress)
 
@@ -172,6 +175,7 @@ def _run_stages(
                 progress,
                 time_beside,
                 turn,
+                keep,
             )
         crew.close_contract()
         timed = not request.skip_benchmark and evidence.correctness.status is Status.PASS

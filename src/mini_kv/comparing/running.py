@@ -23,6 +23,7 @@ from mini_kv.comparing.evidence import COMPARISON_FILE, Evidence, Side, archive
 from mini_kv.core.benchmark import Benchmark, KernelWitness
 from mini_kv.core.card import COMPARISONS_FOLDER, Case, DeviceRequest
 from mini_kv.core.comparison import Comparison
+from mini_kv.core.correctness import Correctness
 from mini_kv.core.isolation import IsolationLevel
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Status
@@ -138,6 +139,9 @@ def _load(evidence: Evidence, crews: tuple[tuple[Side, Crew], ...], progress: Pr
 
 
 def _gate(side: Side, crew: Crew, device_count: int, request: CompareRequest, progress: Progress) -> None:
+    def keep(so_far: Correctness) -> None:
+        side.correctness = so_far
+
     if side.build is not None and side.loaded:
         side.correctness = correctness.check(
             crew.subject(request.timeout_s),
@@ -145,6 +149,7 @@ def _gate(side: Side, crew: Crew, device_count: int, request: CompareRequest, pr
             functools.partial(crew.load_contract, side.build),
             device_count,
             _of(side, progress),
+            left=keep,
         )
     crew.close_contract()
 

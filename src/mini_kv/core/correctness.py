@@ -109,7 +109,7 @@ class StateChange(Record, frozen=True, kw_only=True):
 
 
 class Correctness(Record, frozen=True, kw_only=True):
-    """``correctness.json``."""
+    """``correctness.json``. One that is not ``complete`` is of a run that ended before its time."""
 
     schema_version: str
     status: Status
@@ -123,3 +123,4 @@ class Correctness(Record, frozen=True, kw_only=True):
     elapsed_s: float
     trace: CallTrace | None = None
     state_changes: tuple[StateChange, ...] = ()
+    complete: bool = True

@@ -128,6 +128,9 @@ def _cases_axis(name: str, correctness: Correctness | None, *, illegal: bool) ->
             first.code,
             f"{len(failed)} of {len(counted)} cases failed; the first is '{first.case_id}': {first.message}",
         )
+    if not correctness.complete and len(correctness.cases) < correctness.planned_cases:
+        done = f"{len(counted)} of {correctness.planned_cases} cases had passed when the run ended"
+        return _axis(name, Status.UNVERIFIED, "INCOMPLETE", done)
     if not any(case.kind is CaseKind.CORE for case in counted) and not illegal:
         return _axis(name, Status.UNVERIFIED, "NO_EVIDENCE", "no core case that proves anything was run")
     invalid = len(cases) - len(counted)
@@ -135,7 +138,7 @@ def _cases_axis(name: str, correctness: Correctness | None, *, illegal: bool) ->
     remark = f", {form} of them empty (form only)" if form else ""
     spoiled = sum(case.status is not Status.PASS for case in counted)
     remark += f", {spoiled} of them failed on memory alone" if spoiled else ""
-    remark += f"; {invalid} are INVALID and prove nothing" if invalid else ""
+    remark += f"; {_counted(invalid, 'INVALID case')} beside them, proving nothing" if invalid else ""
     return _axis(name, Status.PASS, None, f"{len(counted)} cases passed{remark}")
 
 
@@ -174,9 +177,13 @@ def _memory_axis(correctness: Correctness | None, benchmark: Benchmark | None) -
     looked_at = sum(any(one.outputs for one in case.rounds) for case in legal)
     if not looked_at:
         return _axis("memory", Status.UNVERIFIED, "NO_EVIDENCE", "no call returned")
-    return _axis(
-        "memory", Status.PASS, None, f"inputs, guard zones and fill patterns intact in {looked_at} cases"
-    )
+    intact = f"inputs, guard zones and fill patterns intact in {looked_at} cases"
+    died = sum(case.code == "CRASHED" for case in correctness.cases)
+    if died:
+        # A write past a result shows in no guard zone, but in the allocator's own check, which aborts.
+        message = f"{intact}; {_counted(died, 'call')} ended the process, as a write out of bounds can"
+        return _axis("memory", Status.UNVERIFIED, "CRASHED", message)
+    return _axis("memory", Status.PASS, None, intact)
 
 
 def _contract_axis(correctness: Correctness | None) -> Axis:
@@ -185,7 +192,8 @@ def _contract_axis(correctness: Correctness | None) -> Axis:
     refused = _cases_axis("contract", correctness, illegal=True)
     if refused.status is Status.FAIL:
         return refused
-    asked = [check for check in correctness.contract if check.status is not Status.SKIPPED]
+    wanted = [check for check in correctness.contract if check.status is not Status.SKIPPED]
+    asked = [check for check in wanted if check.status is not Status.UNVERIFIED]
     broken = [check for check in asked if check.status is not Status.PASS]
     if broken:
         first = broken[0]
@@ -196,8 +204,15 @@ def _contract_axis(correctness: Correctness | None) -> Axis:
             f"{len(broken)} of {len(asked)} checks failed; the first is {first.name} "
             f"on '{first.case_id}': {first.message}",
         )
+    if refused.status is Status.UNVERIFIED or not correctness.complete:
+        message = f"{_counted(len(asked), 'check')} had passed when the run ended"
+        return _axis("contract", Status.UNVERIFIED, "INCOMPLETE", message)
+    if len(asked) < len(wanted):
+        first = next(check for check in wanted if check.status is Status.UNVERIFIED)
+        message = f"{len(wanted) - len(asked)} of {len(wanted)} checks were not made: {first.message}"
+        return _axis("contract", Status.UNVERIFIED, first.code, message)
     illegal = sum(case.kind is CaseKind.ILLEGAL for case in correctness.cases)
-    if not asked and not illegal:
+    if not wanted and not illegal:
         return _axis("contract", Status.SKIPPED, "NOTHING_DEMANDED", "the card demands no contract check")
     done = f"{_counted(len(asked), 'check')}, {_counted(illegal, 'illegal input')} refused as demanded"
     return _axis("contract", Status.PASS, None, done)
@@ -303,5 +318,6 @@ def _input_elements(case: CaseResult) -> int:
 
 
 def failed_checks(correctness: Correctness) -> tuple[ContractCheck, ...]:
-    """Return the contract checks that did not pass."""
-    return tuple(check for check in correctness.contract if check.status not in (Status.PASS, Status.SKIPPED))
+    """Return the contract checks that were made and did not pass."""
+    fine = (Status.PASS, Status.SKIPPED, Status.UNVERIFIED)
+    return tuple(check for check in correctness.contract if check.status not in fine)

@@ -47,6 +47,7 @@ def check(
     progress: Progress,
     meanwhile: Callable[[Correctness], None] = _nothing,
     turn: AbstractContextManager[object] | None = None,
+    left: Callable[[Correctness], None] = _nothing,
 ) -> Correctness:
     """Run every case and, beside it in a second candidate worker, the contract checks that take long.
 
@@ -54,6 +55,7 @@ def check(
     that has nothing :func:`judged_apart` needs no ``contract_seat``: see :func:`traced_last`.
     ``meanwhile`` is called, with the record so far, once the cases have passed and only that second worker is
     still busy: it imports for seconds, and holds ``turn`` from when it first touches the device to its end.
+    ``left`` is called with what is known where the stage ends by an exception, Ctrl-C among them.
 
     Raises ``InternalError`` when the oracle is lost; a candidate's faults are in the record.
     """
@@ -69,14 +71,17 @@ def check(
             contract = beside.submit(
                 _beside, subject, samples, heavy, contract_seat, load_contract, progress, held
             )
+        results: list[CaseResult] = []
+        known: list[ContractCheck] = []
         try:
-            cases = run_cases(subject, progress)
+            cases = run_cases(subject, progress, results)
             # Before the contract checks, which leave traces of their own (autograd's threads).
             changes, state = check_state(subject.seat, subject.card.contract)
+            known.append(state)
             own_checks = ask_all(subject.manifest, light, subject.seat, silent)
+            known += own_checks
             if overall(cases, own_checks) is Status.PASS:
-                so_far = _record(subject, seats, cases, (*own_checks, state), started)
-                meanwhile(msgspec.structs.replace(so_far, status=Status.UNVERIFIED))
+                meanwhile(_incomplete(_record(subject, seats, cases, (*own_checks, state), started)))
             told: _Told = (None, ())
             if contract_seat is not None:
                 told = _heard(contract, contract_seat, cases, subject.timeout_s)
@@ -85,12 +90,21 @@ def check(
             # check that takes minutes.
             if contract_seat is not None:
                 contract_seat.abandon()
+            left(_incomplete(_record(subject, seats, tuple(results), tuple(known), started)))
             raise
     cases = confirm_invalid(subject, contract_seat, cases)
     trace, beside_checks = told
     checks = (*beside_checks, *own_checks, state)
     record = _record(subject, seats, cases, checks, started)
     return msgspec.structs.replace(record, trace=trace, state_changes=changes)
+
+
+def _incomplete(record: Correctness) -> Correctness:
+    """Return a record of which more was to come: what failed has failed, and nothing has passed."""
+    failed = record.status is Status.FAIL
+    return msgspec.structs.replace(
+        record, complete=False, status=Status.FAIL if failed else Status.UNVERIFIED
+    )
 
 
 def _record(

@@ -15,6 +15,7 @@ from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, Tas
 from mini_kv.core.correctness import CaseResult, Numerics, Round
 from mini_kv.core.errors import InternalError
 from mini_kv.core.form import grade_form
+from mini_kv.core.places import Places, argument_names
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Finding, Status
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec
@@ -57,9 +58,14 @@ class _Made:
     payloads: Sequence[bytearray]
 
 
-def run_cases(subject: Subject, progress: Progress) -> tuple[CaseResult, ...]:
-    """Run every case of the card, benchmark shapes included; one result for each, in card order."""
-    results: list[CaseResult] = []
+def run_cases(
+    subject: Subject, progress: Progress, so_far: list[CaseResult] | None = None
+) -> tuple[CaseResult, ...]:
+    """Run every case of the card, benchmark shapes included; one result for each, in card order.
+
+    ``so_far`` gets each as soon as it is known: what there is when the run is interrupted.
+    """
+    results = so_far if so_far is not None else []
     total = len(subject.card.cases)
     for case in subject.card.cases:
         progress(Event(stage="correctness", done=len(results), total=total, detail=case.id))
@@ -238,9 +244,18 @@ def _call(subject: Subject, case: Case, plan: RoundPlan, made: _Made) -> Answer 
 
 
 def _lost(lost: Lost) -> Finding:
+    said = _last_words(lost.output) if lost.code == "CRASHED" else ""
     return Finding(
-        code=lost.code, message=lost.message, evidence=(lost.output[-4000:],) if lost.output else ()
+        code=lost.code,
+        message=lost.message + (f"; its last words: {said[:200]!r}" if said else ""),
+        evidence=(lost.output[-4000:],) if lost.output else (),
     )
+
+
+def _last_words(output: str) -> str:
+    """Return what a process printed last before Python's own report of its death: the C library's reason."""
+    lines = output.partition("Fatal Python error")[0].splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _grade_ran(
@@ -262,10 +277,11 @@ def _grade_ran(
     if blobs is None or returned is None or zones is None:
         finding = Finding(code="PROTOCOL_VIOLATION", message="the reply names payloads it does not carry")
         return _round_record(plan, Status.FAIL, (finding,))
+    places = Places(arguments=made.reply.arguments, names=argument_names(subject.manifest.schema))
     if subject.card.contract.functional:
-        findings += grade_inputs(made.payloads, returned)
-        findings += grade_altered(ran.altered)
-    findings += grade_guards(made.payloads, zones, plan.poison, ran.stray_writes)
+        findings += grade_inputs(made.payloads, returned, places)
+        findings += grade_altered(ran.altered, places)
+    findings += grade_guards(made.payloads, zones, plan.poison, ran.stray_writes, places)
     digests = tuple(map(sha256_bytes, blobs))
     numerics: Numerics | None = None
     if not any(finding.code in _UNCOMPARABLE for finding in findings):
@@ -275,7 +291,9 @@ def _grade_ran(
         else:
             numerics = compared
             wrong = grade_numerics(numerics, expected[0].dtype, subject.card.tolerances)
-            findings += map(in_gradients, wrong) if plan.mode == "gradients" else wrong
+            if plan.mode == "gradients":
+                wrong = tuple(in_gradients(one, numerics, places) for one in wrong)
+            findings += wrong
     if plan.name == "repeat" and before and before[-1].output_sha256 != digests:
         findings.append(
             Finding(

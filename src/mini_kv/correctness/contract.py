@@ -163,7 +163,7 @@ def run_contract(
     """Ask the questions that need what the contract worker has imported; each answer stands for itself."""
     fault = load() if questions else None
     if fault is not None:
-        return (_answer("load", None, Status.FAIL, fault.code, fault.message, 0.0),)
+        return (_answer("load", None, without_answer(fault.code), fault.code, fault.message, 0.0),)
     checks = list(ask_all(manifest, questions, seat, progress))
     if card.contract.gradcheck and not manifest.autograd:
         checks.append(
@@ -225,8 +225,14 @@ def _ask(question: Question, manifest: CandidateManifest, seat: CandidateSeat) -
     )
     elapsed_s = round(time.monotonic() - started, 4)
     if isinstance(outcome, Lost):
-        return [_answer(question.check, case_id, Status.FAIL, outcome.code, outcome.message, elapsed_s)]
+        status = without_answer(outcome.code)
+        return [_answer(question.check, case_id, status, outcome.code, outcome.message, elapsed_s)]
     return _grade(question.check, case_id, outcome, elapsed_s)
+
+
+def without_answer(code: str) -> Status:
+    """Return what a check is whose worker was lost with ``code``: where the judge hung up, nobody failed."""
+    return Status.UNVERIFIED if code == "ABANDONED" else Status.FAIL
 
 
 def joined(samples: Sequence[Sample]) -> tuple[tuple[tuple[Argument, ...], ...], list[bytearray]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from mini_kv.core import protocol as p
 from mini_kv.core.card import Case, DTypeName, Tolerance
 from mini_kv.core.correctness import Numerics
+from mini_kv.core.places import Places
 from mini_kv.core.results import Finding
 from mini_kv.core.tensors import (
     GUARD_BYTES,
@@ -20,6 +21,8 @@ from mini_kv.core.tensors import (
 )
 
 Payload = bytes | bytearray | memoryview
+NOWHERE = Places()
+FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 def describe_argument(argument: Argument) -> str:
@@ -43,7 +46,9 @@ def output_bytes(expected: p.ExpectedOutput) -> int:
     return element_count(expected.shape) * ITEM_SIZE_BYTES[expected.dtype]
 
 
-def grade_inputs(sent: Sequence[Payload], returned: Sequence[Payload]) -> tuple[Finding, ...]:
+def grade_inputs(
+    sent: Sequence[Payload], returned: Sequence[Payload], places: Places = NOWHERE
+) -> tuple[Finding, ...]:
     """Compare every input storage, gaps included, byte by byte with what was sent."""
     if len(sent) != len(returned):
         return (
@@ -55,20 +60,21 @@ def grade_inputs(sent: Sequence[Payload], returned: Sequence[Payload]) -> tuple[
     return tuple(
         Finding(
             code="INPUT_MUTATED",
-            message=f"the call wrote to the storage of input payload {position}, "
-            f"first at byte {_first_difference(before, after)}; a functional operator writes to no input",
+            message=f"the call wrote to {places.storage(position)}, first at "
+            f"{places.byte(position, _first_difference(before, after))}; a functional operator writes to no "
+            "input",
         )
         for position, (before, after) in enumerate(zip(sent, returned, strict=True))
         if before != after
     )
 
 
-def grade_altered(altered: Sequence[p.Altered]) -> tuple[Finding, ...]:
+def grade_altered(altered: Sequence[p.Altered], places: Places = NOWHERE) -> tuple[Finding, ...]:
     """Say which arguments are other tensors than they were, though their bytes may be the same."""
     return tuple(
         Finding(
             code="INPUT_MUTATED",
-            message=f"the call left argument {one.argument} with another {' and '.join(one.traits)}; "
+            message=f"the call left {places.argument(one.argument)} with another {' and '.join(one.traits)}; "
             "a functional operator leaves its inputs as they are",
         )
         for one in altered
@@ -76,7 +82,11 @@ def grade_altered(altered: Sequence[p.Altered]) -> tuple[Finding, ...]:
 
 
 def grade_guards(
-    sent: Sequence[Payload], zones: Sequence[Payload], pattern: int, stray_writes: int
+    sent: Sequence[Payload],
+    zones: Sequence[Payload],
+    pattern: int,
+    stray_writes: int,
+    places: Places = NOWHERE,
 ) -> tuple[Finding, ...]:
     """Compare the guard zones around every input storage, byte by byte, with what they were filled with."""
     if len(sent) != len(zones):
@@ -90,7 +100,7 @@ def grade_guards(
     findings = [
         Finding(
             code="OUT_OF_BOUNDS_WRITE",
-            message=f"the call wrote beside the storage of input payload {position}: "
+            message=f"the call wrote beside the storage of {places.storage(position)}: "
             f"{_place(_first_difference(filled, zone), len(memoryview(storage).cast('B')))}",
         )
         for position, (storage, zone) in enumerate(zip(sent, zones, strict=True))
@@ -145,10 +155,19 @@ def grade_numerics(
     )
 
 
-def in_gradients(finding: Finding) -> Finding:
-    """Say of a finding about numbers that these are the inputs' gradients, in the inputs' order."""
+def in_gradients(finding: Finding, numerics: Numerics, places: Places) -> Finding:
+    """Say of a finding about numbers that these are the inputs' gradients, and of which input the first is.
+
+    They come in the inputs' order; where there are several, those of calls in which one alone wants a
+    gradient follow.
+    """
+    inputs = places.tensors(FLOATING)
+    first = numerics.first_mismatches[0].output
+    whose = places.argument(inputs[first % len(inputs)]) if inputs else "an input"
+    alone = " where it alone wants one" if first >= len(inputs) else ""
     message = (
-        f"of the inputs' gradients, {finding.message}, relative to the largest element and eight times wider"
+        f"the gradient of {whose} is wrong{alone}: of the elements of all gradients, {finding.message}, "
+        "relative to the largest element and eight times wider"
     )
     return Finding(code="WRONG_GRADIENTS", message=message, evidence=finding.evidence)
 
@@ -182,7 +201,8 @@ def grade_illegal(case: Case, reply: p.Ran | p.Raised) -> tuple[Finding, ...]:
         found.append(
             Finding(
                 code="WRONG_EXCEPTION",
-                message=f"the call raised {reply.types[0]}; the card demands {wanted.exception}",
+                message=f"the call raised {reply.types[0]}; the card demands {wanted.exception}"
+                + (f": {reply.message.splitlines()[0][:200]!r}" if reply.message.strip() else ""),
             )
         )
     if wanted.message not in reply.message:

@@ -10,7 +10,7 @@ from mini_kv.core.card import CandidateManifest, TaskCard
 from mini_kv.core.correctness import CallTrace, ContractCheck
 from mini_kv.core.policies import judge_trace, judges_trace
 from mini_kv.core.results import Finding, Status
-from mini_kv.correctness.contract import Sample, joined
+from mini_kv.correctness.contract import Sample, joined, without_answer
 from mini_kv.system.crew import CandidateSeat
 from mini_kv.system.workers import Lost
 
@@ -47,7 +47,7 @@ def run_trace(
     elapsed_s = round(time.monotonic() - started, 4)
     if not found:
         return trace, (_check(Status.PASS, None, None, elapsed_s),)
-    return trace, tuple(_check(Status.FAIL, one.code, one.message, elapsed_s) for one in found)
+    return trace, tuple(_check(without_answer(one.code), one.code, one.message, elapsed_s) for one in found)
 
 
 def _trace(

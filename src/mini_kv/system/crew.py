@@ -18,7 +18,11 @@ from mini_kv.system.workers import Answer, Lost, Nursery, Payload, Worker
 # Importing torch and opening a GPU takes 3-9 s on a slow or busy machine; this only bounds a hang.
 START_TIMEOUT_S = 180.0
 LOAD_TIMEOUT_S = 120.0
-_ABANDONED = Lost(code="ABANDONED", message="the answer was not waited for any longer", output="")
+_ABANDONED = Lost(
+    code="ABANDONED",
+    message="the answer was not waited for: a call of the cases hung, or the run was interrupted",
+    output="",
+)
 
 
 class CandidateSeat:
