@@ -6,6 +6,8 @@ from typing import Any
 
 from mini_kv.core import protocol as p
 from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract, TaskCard, Tolerance
+from mini_kv.core.correctness import ContractCheck
+from mini_kv.core.registration import no_fake
 from mini_kv.core.results import Status
 from mini_kv.core.tensors import Argument, ScalarArg, TensorSpec, contiguous_strides, element_count
 from mini_kv.correctness.contract import (
@@ -16,6 +18,7 @@ from mini_kv.correctness.contract import (
     joined,
     judged_apart,
     plan_questions,
+    told_once,
 )
 from mini_kv.system.workers import Answer
 
@@ -208,3 +211,21 @@ def test_an_answer_of_another_kind_is_no_pass() -> None:
     assert graded(p.Done(), "gradcheck") == {"gradcheck": (Status.FAIL, "CHECK_FAILED_TO_RUN")}
     failed = p.Failed(code="KeyError", message="gradcheck")
     assert graded(failed, "gradcheck") == {"gradcheck": (Status.FAIL, "CHECK_FAILED_TO_RUN")}
+
+
+def test_one_missing_fake_kernel_failed_six_checks() -> None:
+    cause = no_fake("ns::op")
+
+    def check(name: str, message: str | None) -> ContractCheck:
+        status = Status.PASS if message is None else Status.FAIL
+        code = None if message is None else name.upper()
+        return ContractCheck(name=name, case_id="a", status=status, code=code, message=message, elapsed_s=0.0)
+
+    texts = (("schema", None), ("faketensor", cause), ("gradcheck", "another"), ("fake_results", cause))
+    given = [check(name, message) for name, message in texts]
+    told = told_once(given)
+    assert told[:3] == given[:3]
+    assert (told[3].status, told[3].code) == (Status.SKIPPED, "NO_FAKE_KERNEL")
+    assert told[3].message == "not asked: no fake (Meta) kernel is registered, as faketensor on a says"
+    # Whoever names the cause has failed at least once.
+    assert [one.status for one in told_once(given[3:])] == [Status.FAIL]

@@ -13,6 +13,7 @@ from mini_kv.core import protocol as p
 from mini_kv.core.card import CaseKind, Contract, Tolerance
 from mini_kv.correctness.rounds import wants_gradients
 from mini_kv.worker.compare import GRADIENT_FACTOR, compare, expect_gradient, reference_within_tolerance
+from mini_kv.worker.contract import gradcheck
 from mini_kv.worker.gradients import GradientFault, gradients_of
 from mini_kv.worker.oracle import Oracle
 from probe import probe_card, probe_case, probe_subject
@@ -177,6 +178,36 @@ def test_a_formula_that_writes_to_the_gradient_it_is_given_is_a_fault() -> None:
 
     with pytest.raises(GradientFault, match="wrote to the gradient"):
         _wrong_in(_formula(backward))
+
+
+def test_a_gradient_that_is_written_to_with_its_own_values_was_an_obscure_message_of_opcheck() -> None:
+    """``mul_(1.0)`` changes no byte, and raises where the gradient is an expanded one."""
+    product = _formula(lambda ctx, grad: _right(ctx, grad.mul_(1.0)))
+    with pytest.raises(GradientFault, match=r"wrote to the gradient.*grad\.clone\(\)"):
+        _wrong_in(product)
+    assert _wrong_in(_formula(lambda ctx, grad: _right(ctx, grad.clone().mul_(1.0)))) == []
+
+
+def test_a_backward_that_returns_too_few_gradients_was_told_as_the_calls_fault() -> None:
+    with pytest.raises(GradientFault, match=r"^the backward raised RuntimeError: .*expected 2, got 1"):
+        _wrong_in(_formula(lambda ctx, grad: (grad,)))
+
+
+def test_an_operator_without_a_derivative_was_told_by_its_zeros() -> None:
+    library = torch.library.Library("fixture_no_derivative", "DEF")
+    library.define("product(Tensor x, Tensor y) -> Tensor")
+    library.impl("product", lambda x, y: x.detach() * y.detach(), "CPU")
+    operator = torch.ops.fixture_no_derivative.product.default
+    with pytest.raises(GradientFault, match=r"^no derivative is registered for 'fixture_no_deriv"):
+        gradients_of(operator, _inputs(), SEED, strained=True)
+    told = gradcheck(operator, [_inputs()], True)["gradcheck"]
+    assert told is not None and "torch.library.register_autograd" in told and len(told) < 240
+    torch.library.register_autograd(
+        "fixture_no_derivative::product",
+        _right,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    assert gradcheck(operator, [_inputs()], True)["gradcheck"] is None
 
 
 def test_gradients_that_a_later_backward_overwrites_are_a_fault() -> None:

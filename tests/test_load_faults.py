@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mini_kv.worker.contract import opcheck
+from mini_kv.core.registration import NO_FAKE
+from mini_kv.worker.contract import dynamic_shapes, fake_results, opcheck, opcheck_layout
 from mini_kv.worker.load_faults import operator_names, python_fault, registered_text
 
 
@@ -122,9 +123,30 @@ def test_a_missing_fake_kernel_was_not_told_how_to_register_one() -> None:
     library.define("twice(Tensor x) -> Tensor")
     library.impl("twice", lambda x: x * 2, "CPU")
     operator = torch.ops.fixture_without_fake.twice.default
-    told = opcheck(operator, [[torch.ones(3)]], False)["opcheck.test_faketensor"]
-    assert told is not None and told.startswith("UnsupportedOperatorException: ")
-    assert told.endswith("torch.library.register_fake in the candidate's Python file")
-    assert "register a fake (Meta) kernel" in told
+    inputs: list[list[object]] = [[torch.ones(3)]]
+    told = opcheck(operator, inputs, False)["opcheck.test_faketensor"]
+    assert told is not None and told.startswith(f"{NO_FAKE} for 'fixture_without_fake::twice': add ")
+    assert "torch.library.register_fake to the candidate's Python file" in told and len(told) < 240
+    # One cause, one sentence: the judge tells it once.
+    others = opcheck(operator, inputs, False) | opcheck_layout(operator, inputs, False)
+    others |= fake_results(operator, inputs, False) | dynamic_shapes(operator, inputs, False)
+    assert [name for name, answer in others.items() if answer == told] == [
+        "opcheck.test_faketensor",
+        "opcheck.test_aot_dispatch_dynamic",
+        "fake_results",
+        "dynamic_shapes",
+    ]
     library.impl("twice", torch.empty_like, "Meta")
     assert opcheck(operator, [[torch.ones(3)]], False)["opcheck.test_faketensor"] is None
+
+
+def test_a_fake_kernel_that_fails_is_told_in_its_own_words() -> None:
+    """Another operator's missing fake kernel, or a fault of the candidate's own, is another cause."""
+    library = torch.library.Library("fixture_fake_fails", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.define("other(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CPU")
+    library.impl("twice", torch.ops.fixture_fake_fails.other, "Meta")
+    operator = torch.ops.fixture_fake_fails.twice.default
+    told = opcheck(operator, [[torch.ones(3)]], False)["opcheck.test_faketensor"]
+    assert told is not None and not told.startswith(NO_FAKE)

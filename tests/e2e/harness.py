@@ -42,6 +42,7 @@ FLAGS = {
     "no_cpu": "-DNO_CPU",
     "no_operator": "-DNO_OPERATOR",
     "no_meta": "-DNO_META",
+    "no_fake": "-DNO_META",
     "meta_reads_sizes": "-DMETA_READS_SIZES",
 }
 MANIFEST_CHANGES = {
@@ -52,6 +53,7 @@ MANIFEST_CHANGES = {
 }
 PYTHON = {
     "by_size": GRADIENT.format(factor="2.0", namespace="fixture_by_size"),
+    "no_fake": GRADIENT.format(factor="2.0", namespace="fixture_no_fake"),
     "no_meta": GRADIENT.format(factor="2.0", namespace="fixture_no_meta"),
     "meta_reads_sizes": GRADIENT.format(factor="2.0", namespace="fixture_meta_reads_sizes"),
     "wrong_gradient": GRADIENT.format(factor="3.0", namespace="fixture_wrong_gradient"),

@@ -33,6 +33,7 @@ LOAD_FAULTS = {
     "throws_when_opened": ("LOAD_CRASHED", "SIGABRT"),
     "tls_too_large": ("LIBRARY_DOES_NOT_LOAD", "TLS"),
     "no_cpu": ("NOT_REGISTERED_FOR_DEVICE", "CPU"),
+    "no_fake": ("NO_FAKE_KERNEL", "add torch.library.register_fake to the candidate's Python file"),
     "no_operator": ("OPERATOR_NOT_REGISTERED", "'fixture_no_operator::twice'; it registers none at all"),
     "other_schema": ("SCHEMA_DIFFERS", "twice(Tensor x, int n=1) -> Tensor"),
     "python_raises": (

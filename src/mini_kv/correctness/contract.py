@@ -14,6 +14,7 @@ from mini_kv.core.card import CandidateManifest, Case, CaseKind, Contract, Devic
 from mini_kv.core.correctness import ContractCheck
 from mini_kv.core.policies import judges_trace
 from mini_kv.core.progress import Event, Progress
+from mini_kv.core.registration import NO_FAKE
 from mini_kv.core.results import Finding, Status
 from mini_kv.core.tensors import Argument, TensorSpec, contiguous_strides, element_count, input_bytes
 from mini_kv.correctness.cases import seed_text
@@ -164,7 +165,7 @@ def run_contract(
     fault = load() if questions else None
     if fault is not None:
         return (_answer("load", None, without_answer(fault.code), fault.code, fault.message, 0.0),)
-    checks = list(ask_all(manifest, questions, seat, progress))
+    checks = told_once(ask_all(manifest, questions, seat, progress))
     if card.contract.gradcheck and not manifest.autograd:
         checks.append(
             _answer(
@@ -177,6 +178,26 @@ def run_contract(
             )
         )
     return tuple(checks)
+
+
+def told_once(checks: Sequence[ContractCheck]) -> list[ContractCheck]:
+    """Let the first check that fails for want of a fake kernel say so; the others ask nothing without one.
+
+    The worker only names the cause: the first one that it names so stays a failure.
+    """
+    told: ContractCheck | None = None
+    kept: list[ContractCheck] = []
+    for check in checks:
+        if check.status is not Status.FAIL or not (check.message or "").startswith(NO_FAKE):
+            kept.append(check)
+        elif told is None:
+            told = check
+            kept.append(check)
+        else:
+            message = f"not asked: {NO_FAKE}, as {told.name} on {told.case_id} says"
+            changes = {"status": Status.SKIPPED, "code": "NO_FAKE_KERNEL", "message": message}
+            kept.append(msgspec.structs.replace(check, **changes))
+    return kept
 
 
 def ask_all(

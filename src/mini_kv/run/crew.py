@@ -13,6 +13,7 @@ from mini_kv import benchmark, compiler, correctness
 from mini_kv.core import protocol as p
 from mini_kv.core.build import Build
 from mini_kv.core.errors import ConfigurationError, InternalError
+from mini_kv.core.registration import no_fake
 from mini_kv.core.results import Finding
 from mini_kv.run.inputs import RunInputs, import_path
 from mini_kv.system.bytecode import lacks_bytecode, torch_folder
@@ -195,9 +196,10 @@ def _registration_fault(loaded: p.CandidateLoaded, inputs: RunInputs) -> Finding
         key = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}[backend]
         if backend == "cuda" and inputs.device != "cuda":
             continue  # a CPU build leaves the CUDA kernels out
-        if backend == "meta" and manifest.python is not None:
-            continue  # torch.library.register_fake lives outside the dispatcher's Meta key
         if not loaded.kernels.get(key) and not composite:
+            if backend == "meta":  # torch.library.register_fake registers a Meta kernel too
+                message = f"the manifest names backend meta, but {no_fake(manifest.dispatcher)}"
+                return Finding(code="NO_FAKE_KERNEL", message=message)
             return Finding(
                 code="NOT_REGISTERED_FOR_DEVICE",
                 message=f"'{manifest.dispatcher}' has no kernel for dispatch key {key}"

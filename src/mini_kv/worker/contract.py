@@ -7,12 +7,16 @@ claims autograd, and returns one entry a question: ``None`` for kept, a sentence
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
+from torch.autograd.gradcheck import GradcheckError
 
+from mini_kv.core.registration import no_fake
 from mini_kv.worker.fake_results import symbolic_form, unlike_promised
+from mini_kv.worker.gradients import GradientFault, carries_gradient, gradients_of, lacking
+from mini_kv.worker.jacobians import wrong_derivative
 
 Operator = Callable[..., object]
 Arguments = list[object]
@@ -21,10 +25,6 @@ Check = Callable[[Operator, Sequence[Arguments], bool], Results]
 
 _HOLD_CYCLES = 40_000_000  # about 20 ms on the GPUs of today: far longer than any host enqueue
 _MESSAGE_LIMIT = 2000
-_FAKE_HINT = (
-    "register a fake (Meta) kernel: TORCH_LIBRARY_IMPL(..., Meta, ...) in C++ or torch.library.register_fake "
-    "in the candidate's Python file"
-)
 
 
 def preload() -> None:
@@ -60,6 +60,30 @@ def _guarded(action: Callable[[], str | None]) -> str | None:
         return _sentence(error)
 
 
+def _guarded_fake(action: Callable[[], str | None], operator: Operator, arguments: Arguments) -> str | None:
+    """Like :func:`_guarded`, for fake tensors: whatever takes them fails without a fake kernel."""
+    answer = _guarded(action)
+    return answer if answer is None else _without_fake(operator, arguments) or answer
+
+
+def _without_fake(operator: Operator, arguments: Arguments) -> str | None:
+    """Return the sentence about a fake kernel that is not there, the operator's own and no other's."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    if not isinstance(operator, torch._ops.OpOverload):
+        return None
+    if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "Meta"):
+        return None  # one that fails is named as if it were not there
+    try:
+        with FakeTensorMode() as mode:
+            operator(*(mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in arguments))
+    except UnsupportedOperatorException as error:
+        return no_fake(operator.name()) if error.func is operator else None
+    except Exception:  # noqa: BLE001 - there is one, and it fails in its own way
+        return None
+    return None
+
+
 def _requiring_grad(arguments: Arguments) -> Arguments:
     return [
         value.detach().requires_grad_(True)
@@ -75,10 +99,7 @@ def opcheck(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Re
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         answers = torch.library.opcheck(operator, tuple(arguments), raise_exception=False)  # type: ignore[arg-type]
-    return {
-        f"opcheck.{name}": None if answer == "SUCCESS" else _failure_text(name, answer)
-        for name, answer in answers.items()
-    }
+    return _told(answers, operator, arguments, autograd)
 
 
 def opcheck_layout(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
@@ -93,16 +114,40 @@ def opcheck_layout(operator: Operator, sets: Sequence[Arguments], autograd: bool
             test_utils=parts,
             raise_exception=False,
         )
+    return _told(answers, operator, arguments, autograd)
+
+
+_FAKE_PARTS = ("test_faketensor", "test_aot_dispatch_dynamic")
+
+
+def _told(answers: Mapping[str, object], operator: Operator, arguments: Arguments, autograd: bool) -> Results:
+    """Put ``opcheck``'s answers into sentences: the cause of a failure, where it is known."""
+    failed = {part: answer for part, answer in answers.items() if answer != "SUCCESS"}
+    causes: dict[str, str | None] = {}
+    if any(part in failed for part in _FAKE_PARTS):
+        lacking_fake = _without_fake(operator, arguments)
+        causes = dict.fromkeys(_FAKE_PARTS, lacking_fake)
+        if autograd and lacking_fake is None and "test_aot_dispatch_dynamic" in failed:
+            causes["test_aot_dispatch_dynamic"] = _backward_fault(operator, arguments)
     return {
-        f"opcheck.{name}": None if answer == "SUCCESS" else _failure_text(name, answer)
-        for name, answer in answers.items()
+        f"opcheck.{part}": (causes.get(part) or _failure_text(failed[part])) if part in failed else None
+        for part in answers
     }
 
 
-def _failure_text(part: str, answer: object) -> str:
-    text = _sentence(answer) if isinstance(answer, BaseException) else str(answer)[:_MESSAGE_LIMIT]
-    without_fake = part == "test_faketensor" and isinstance(answer, UnsupportedOperatorException)
-    return f"{text}; {_FAKE_HINT}" if without_fake else text
+def _failure_text(answer: object) -> str:
+    return _sentence(answer) if isinstance(answer, BaseException) else str(answer)[:_MESSAGE_LIMIT]
+
+
+def _backward_fault(operator: Operator, arguments: Arguments) -> str | None:
+    """Return what the operator's backward does that none may, in a plain call."""
+    try:
+        gradients_of(operator, arguments, "", strained=True)
+    except GradientFault as fault:
+        return str(fault)[:_MESSAGE_LIMIT]
+    except Exception:  # noqa: BLE001 - not the backward, and told by whoever asked
+        return None
+    return None
 
 
 def gradcheck(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:
@@ -115,12 +160,16 @@ def gradcheck(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> 
             else value
             for value in sets[0]
         ]
-        plain = operator(*inputs)
-        if not any(output.requires_grad for output in _outputs(plain)):
-            return (
-                "no output carries a gradient although inputs require one: no autograd formula is registered"
-            )
-        torch.autograd.gradcheck(operator, tuple(inputs), raise_exception=True)  # type: ignore[arg-type]
+        if not any(map(carries_gradient, _outputs(operator(*inputs)))):
+            return lacking(operator)
+        try:
+            torch.autograd.gradcheck(operator, tuple(inputs), raise_exception=True)  # type: ignore[arg-type]
+        except Exception as error:  # noqa: BLE001 - whatever is raised is the answer
+            fault = _backward_fault(operator, inputs)
+            if fault is None and isinstance(error, GradcheckError):
+                # Its own message is two matrices, whose rows and columns are left out in the middle.
+                fault = wrong_derivative(operator, inputs)
+            return fault or _sentence(error)
         return None
 
     return {"gradcheck": _guarded(run)}
@@ -150,7 +199,7 @@ def dynamic_shapes(operator: Operator, sets: Sequence[Arguments], autograd: bool
         return None
 
     with torch.no_grad():
-        return {"dynamic_shapes": _guarded(run)}
+        return {"dynamic_shapes": _guarded_fake(run, operator, sets[0])}
 
 
 def _settled(operator: Operator, arguments: Arguments) -> list[torch.Tensor]:
@@ -178,7 +227,7 @@ def fake_results(operator: Operator, sets: Sequence[Arguments], autograd: bool) 
         return None
 
     with torch.no_grad():
-        return {"fake_results": _guarded(run)}
+        return {"fake_results": _guarded_fake(run, operator, sets[0])}
 
 
 def current_stream(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> Results:

@@ -9,11 +9,18 @@ from dataclasses import dataclass
 
 import torch
 
+from mini_kv.core.registration import no_derivative
 from mini_kv.worker.storage import as_outputs
 
 Function = Callable[..., object]
 # A prime below 2^31: products with a position stay below 2^62.
 _PRIME = 2**31 - 1
+_DERIVATIVE_KEYS = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd")
+_CARRIES_NONE = "no output carries a gradient although inputs require one"
+_WROTE = (
+    "the backward wrote to the gradient that it was given, which others may read and whose elements may "
+    "share memory: it may work in place on a copy (grad.clone()) only"
+)
 
 
 class GradientFault(Exception):
@@ -39,8 +46,9 @@ def gradients_of(
     those that come from a slice or an expansion do. An input that does not count has zeros.
 
     ``strained`` calls with other values between a call and its backward, and goes back through that call
-    afterwards. Raises :class:`GradientFault` where gradients that were returned change then, or the weights
-    were written to; ``ValueError`` where no result carries a gradient; and what autograd raises.
+    afterwards. Raises :class:`GradientFault` where gradients that were returned change then, where the
+    weights were written to, where a backward raises and where no result carries a gradient. Without it the
+    last two are what autograd raises and a ``ValueError``: a reference need not have gradients.
     """
     places = [
         position
@@ -49,9 +57,12 @@ def gradients_of(
     ]
     graph = _call(function, arguments, places)
     if not graph.outputs:
-        raise ValueError("no output carries a gradient although inputs require one")
+        if strained:
+            raise GradientFault(lacking(function).partition(": ")[0])  # gradcheck tells the remedy, once
+        raise ValueError(_CARRIES_NONE)
     later = _call_elsewhere(function, arguments, places) if strained else None
-    found = _backward(graph, seed)
+    back = _told_backward if strained else _backward
+    found = back(graph, seed)
     copies = _plain_copies(graph, found)
     if later is not None:
         with contextlib.suppress(Exception):  # those values may be none that the operator is for
@@ -61,7 +72,7 @@ def gradients_of(
     if len(places) > 1:
         for place in places:
             alone = _call(function, arguments, [place])
-            copies += _plain_copies(alone, _backward(alone, seed))
+            copies += _plain_copies(alone, back(alone, seed))
     return copies
 
 
@@ -74,7 +85,7 @@ def _call(function: Function, arguments: Sequence[object], places: Sequence[int]
         wanted.append(value.detach().requires_grad_(True))
         inputs[place] = wanted[-1]
     with torch.enable_grad():
-        outputs = [output for output in as_outputs(function(*inputs)) if output.requires_grad]
+        outputs = [output for output in as_outputs(function(*inputs)) if carries_gradient(output)]
     return _Graph(outputs=outputs, wanted=wanted)
 
 
@@ -90,16 +101,46 @@ def _call_elsewhere(function: Function, arguments: Sequence[object], places: Seq
     return None
 
 
+def carries_gradient(output: torch.Tensor) -> bool:
+    """Say whether autograd can go back from a result: the dispatcher's stand-in for a formula only warns."""
+    if not output.requires_grad:
+        return False
+    return output.grad_fn is None or output.grad_fn.name() != "torch::autograd::WarnNotImplemented"
+
+
+def lacking(function: Function) -> str:
+    """Return the sentence about a function none of whose results carries a gradient."""
+    if isinstance(function, torch._ops.OpOverload) and not any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), key) for key in _DERIVATIVE_KEYS
+    ):
+        return no_derivative(function.name())
+    return _CARRIES_NONE
+
+
+def _told_backward(graph: _Graph, seed: str) -> Sequence[torch.Tensor | None]:
+    """Go back, and say of what is raised that it was raised there: the call itself went well."""
+    try:
+        return _backward(graph, seed)
+    except GradientFault:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        said = f"the backward raised {type(error).__name__}: {text}"
+        raise GradientFault(said.removesuffix(": ")) from error
+
+
 def _backward(graph: _Graph, seed: str) -> Sequence[torch.Tensor | None]:
     if not graph.outputs:
         return [None] * len(graph.wanted)
     weights = [_weights(output, seed) for output in graph.outputs]
+    versions = [given._version for given in weights]
     found = torch.autograd.grad(graph.outputs, graph.wanted, grad_outputs=weights, allow_unused=True)
+    # Written to with the values that were there (mul_ by 1) is written to: what is expanded refuses it.
     if not all(
-        torch.equal(given, _weights(output, seed))
-        for given, output in zip(weights, graph.outputs, strict=True)
+        version == given._version and torch.equal(given, _weights(output, seed))
+        for version, given, output in zip(versions, weights, graph.outputs, strict=True)
     ):
-        raise GradientFault("the formula for gradients wrote to the gradient that it was given")
+        raise GradientFault(_WROTE)
     return found
 
 
