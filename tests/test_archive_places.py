@@ -48,6 +48,22 @@ def test_the_index_of_a_read_only_archive_was_not_read(read_only: Path, mini_kv:
     assert (code, "cannot be written: Read-only file system" in err) == (2, True)
 
 
+def test_reading_an_archive_left_a_lock_in_it(tmp_path: Path, mini_kv: MiniKv) -> None:
+    """A copied archive, as one that is committed, has no lock; neither may a look at it make one."""
+    _, writer = make.write_attempt(tmp_path)
+    for with_index in (True, False):
+        (tmp_path / "index.lock").unlink(missing_ok=True)
+        if not with_index:
+            (tmp_path / "index.db").unlink()
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+        assert (code, "v0_naive" in out) == (0, True)
+        assert [row.attempt_id for row in read_index(tmp_path)[0]] == [writer.attempt_id]
+        promote_baseline(writer.folder, tmp_path.parent / f"baseline_{with_index}.json", now=make.START)
+        after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        assert after == before
+
+
 def test_an_edited_attempt_of_an_archive_that_cannot_be_written_was_promoted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

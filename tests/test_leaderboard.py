@@ -281,6 +281,7 @@ def test_an_empty_board_says_what_to_do(tmp_path: Path, mini_kv: MiniKv) -> None
     code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path), "--task", "rmsnorm")
     assert (code, err) == (0, "")
     assert "mini-kv verify --task tasks/rmsnorm.yaml" in out
+    assert list(tmp_path.iterdir()) == []
     code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path), "--json")
     assert msgspec.json.decode(out, type=Leaderboard).groups == ()
 
@@ -292,6 +293,33 @@ def test_a_mistyped_task_is_answered_with_the_tasks_that_have_attempts(
     code, out, err = mini_kv("leaderboard", "--artifacts", str(tmp_path), "--task", "vektor_add")
     assert (code, err) == (0, "")
     assert out == f"No attempts of task vektor_add in {tmp_path}; there are some of vector_add.\n"
+
+
+def test_a_mistyped_task_without_any_attempts_was_told_to_verify_a_card_that_is_not_there(
+    tmp_path: Path, mini_kv: MiniKv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mini_kv.toml").touch()
+    (tmp_path / "tasks" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = mini_kv("leaderboard", "--task", "nope")
+    assert out.endswith("Make one with: mini-kv verify --task FILE (a Task Card)\n")
+    (tmp_path / "tasks" / "a.yaml").write_text('schema_version: "1.0.0"\ntask_id: first # one\n')
+    (tmp_path / "tasks" / "deep" / "b.yaml").write_text('task_id: "second"\n')
+    (tmp_path / "tasks" / "broken.yaml").write_bytes(b"\xff")
+    code, out, _ = mini_kv("leaderboard", "--task", "nope")
+    assert (code, out.partition(", and ")[2]) == (0, "no card of it; there are cards of first, second.\n")
+    _, out, _ = mini_kv("leaderboard", "--task", "second")
+    assert out.endswith("verify --task tasks/deep/b.yaml\n")
+    assert mini_kv("leaderboard")[1].endswith("verify --task tasks/a.yaml\n")
+
+
+def test_outside_any_project_an_empty_board_named_a_card_of_another(
+    tmp_path: Path, mini_kv: MiniKv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = mini_kv("leaderboard")
+    assert (code, out) == (2, "")
+    assert "There is no project here" in err and "mini_kv.toml" in err
 
 
 def test_a_board_without_qualified_attempts_says_why(tmp_path: Path, mini_kv: MiniKv) -> None:

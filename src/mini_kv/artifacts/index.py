@@ -1,7 +1,8 @@
 """The index over attempts: a SQLite file that can always be made again from the folders.
 
-Every access holds ``index.lock``: replacing a database that another connection has open would lose what
-that connection writes. One attempt costs one insert, however many there are.
+Every access holds ``index.lock``, where there is one to read under: replacing a database that another
+connection has open would lose what that connection writes. One attempt costs one insert, however many there
+are.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -65,6 +66,16 @@ _UNLISTED = (
 # ---------------------------------------------------------------------------- database
 
 
+@contextmanager
+def _held_to_read(root: Path) -> Iterator[bool]:
+    """Hold the index's lock, where there is one: whoever writes has made it, and to read makes nothing."""
+    if not os.path.lexists(root / LOCK_FILE):
+        yield True
+        return
+    with exclusive_lock(root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
+        yield held
+
+
 def _refuse_irregular(path: Path) -> None:
     for suffix in ("", *_COMPANIONS):
         one = path.with_name(path.name + suffix)
@@ -77,7 +88,8 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
 
     A log that could not be merged into it then is not read: its attempts are found in their folders.
     """
-    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+    lock = path.with_name(LOCK_FILE)
+    if os.path.lexists(lock) and os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
         return _connect(path, "rw")
     _refuse_irregular(path)
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
@@ -206,7 +218,7 @@ def read_index(
         message = f"The archive in {root} cannot be read: {reason(error)}."
         raise ConfigurationError("ARTIFACTS_UNREADABLE", message) from error
     try:
-        with exclusive_lock(root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
+        with _held_to_read(root) as held:
             if not held:
                 return _read_folders(folders, "INDEX_LOCKED", "is locked by another run")
             if not os.path.lexists(root / INDEX_FILE):
@@ -259,7 +271,7 @@ def indexed_sha256(root: Path, task_id: str, attempt_id: str) -> str | None:
     if not os.path.lexists(root / INDEX_FILE):
         return None
     try:
-        with exclusive_lock(root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
+        with _held_to_read(root) as held:
             return _known_hashes(root, task_id).get((task_id, attempt_id)) or None if held else None
     except OSError:
         return None

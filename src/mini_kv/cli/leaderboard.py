@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -15,9 +20,17 @@ from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
 from mini_kv.core.results import Finding
-from mini_kv.system.paths import find_project_root
+from mini_kv.system.paths import (
+    PROJECT_MARKERS,
+    PathRefused,
+    find_project_root,
+    read_regular_file,
+    shown_path,
+)
 
 EXAMPLE = "mini-kv leaderboard --task rmsnorm"
+MAX_CARDS, MAX_CARD_BYTES = 1000, 1 << 20
+_TASK_ID_LINE = re.compile(r"^task_id:[ ]*[\"']?([a-z][a-z0-9_]*)", re.MULTILINE)
 # What is ranked is sound all the same; the exit code is what a script sees.
 TAMPERED = frozenset({"ATTEMPT_CHANGED", "ATTEMPT_MISPLACED", "ATTEMPT_CONTRADICTED", "INDEX_CHANGED"})
 
@@ -35,9 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the board; an empty one says why. 7 where an attempt or its row is not what was archived."""
-    root: Path = arguments.artifacts or find_project_root(Path.cwd()) / "artifacts"
+    project = find_project_root(Path.cwd())
+    root: Path = arguments.artifacts or project / "artifacts"
     if arguments.artifacts is not None and not root.is_dir():
         raise ConfigurationError("NO_ARTIFACTS", f"{root} is not a folder of artifacts.")
+    if not root.is_dir() and not any(os.path.lexists(project / marker) for marker in PROJECT_MARKERS):
+        raise ConfigurationError(
+            "NO_PROJECT",
+            f"There is no project here: neither {project} nor a folder above it holds one of "
+            f"{', '.join(PROJECT_MARKERS)}. Go to a project, or name an archive with --artifacts.",
+        )
     rows, warnings = read_index(root, arguments.task)
     board, rows, changes = _trusted_board(root, rows)
     findings = (*warnings, *changes)
@@ -49,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(to_json(board).decode())
     elif not board.groups:
-        print(_nothing_to_rank(root, rows, arguments.task))
+        print(_nothing_to_rank(root, rows, arguments.task, _cards(project)))
     elif arguments.markdown:
         sys.stdout.write(leaderboard.to_markdown(board))
     elif sys.stdout.isatty():
@@ -78,14 +98,29 @@ def _trusted_board(
         rows = tuple(row for row in rows if row not in changed)
 
 
-def _nothing_to_rank(root: Path, rows: tuple[IndexRow, ...], task_id: str | None) -> str:
+def _cards(project: Path) -> dict[str, str]:
+    """Return the tasks that have a card below ``tasks/``, each with the card's path; none is checked."""
+    found: dict[str, str] = {}
+    for path in sorted(islice((project / "tasks").rglob("*.yaml"), MAX_CARDS)):
+        with suppress(PathRefused, UnicodeDecodeError):
+            named = _TASK_ID_LINE.search(read_regular_file(path, MAX_CARD_BYTES).decode())
+            if named is not None:
+                found.setdefault(named[1], shown_path(path, project))
+    return found
+
+
+def _nothing_to_rank(
+    root: Path, rows: tuple[IndexRow, ...], task_id: str | None, cards: Mapping[str, str]
+) -> str:
     which = f" of task {task_id}" if task_id is not None else ""
     rejected = leaderboard.rejections(rows)
     if not rejected:
         others = sorted({row.task_id for row in read_index(root)[0]}) if task_id is not None else []
         if others:
             return f"No attempts{which} in {root}; there are some of {', '.join(others)}."
-        card = f"tasks/{task_id}.yaml" if task_id is not None else "tasks/rmsnorm.yaml"
+        if task_id is not None and task_id not in cards and cards:
+            return f"No attempts{which} in {root}, and no card of it; there are cards of {', '.join(cards)}."
+        card = cards.get(task_id or next(iter(cards), ""), "FILE (a Task Card)")
         return f"No attempts{which} in {root} yet. Make one with: mini-kv verify --task {card}"
     counted = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
     return (
