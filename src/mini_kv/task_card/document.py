@@ -13,6 +13,7 @@ import yaml
 
 from mini_kv.core.record import Record
 from mini_kv.task_card.scalars import Scalar, plain_scalar, text_problem
+from mini_kv.task_card.syntax import syntax_problem
 
 KeyPath = tuple[str | int, ...]
 Plain = Any  # dict[str, Plain] | list[Plain] | Scalar: what JSON can hold.
@@ -94,21 +95,12 @@ def _decode(raw: bytes) -> tuple[str, Problem | None]:
 
 
 def _syntax_problem(error: yaml.YAMLError, text: str) -> tuple[int, KeyPath, str]:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    if isinstance(error, yaml.reader.ReaderError):
-        line = text.encode("utf-8").count(b"\n", 0, error.position) + 1
-        return line, (), "found a control character; allowed: printable UTF-8 text"
-    what = getattr(error, "problem", None) or "something that is no YAML"
-    if "nesting depth" in what:  # the scanner reads ahead of the events, and has a limit of its own
+    if "nesting depth" in (getattr(error, "problem", None) or ""):
+        # The scanner reads ahead of the events, and has a limit of its own.
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         return mark.line + 1 if mark else 1, (), _TOO_DEEP
-    context = getattr(error, "context", None)
-    place = f" {context}" if context else ""
-    # Marks behind the last character name a line that editors do not show.
-    line = min(mark.line, text.count("\n")) + 1 if mark else 1
-    stopped_at = text[mark.index : mark.index + 1] if mark else ""
-    if stopped_at == "\t" and ("start any token" in what or "violates indentation" in what):
-        return line, (), "found a tab in the indentation; allowed: spaces"
-    return line, (), f"found a YAML syntax error{place}: {what}; allowed: valid YAML"
+    line, told = syntax_problem(error, text)
+    return line, (), told
 
 
 class _Stop(Exception):

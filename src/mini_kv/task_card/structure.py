@@ -24,6 +24,17 @@ Finding = tuple[KeyPath, str]
 MAX_FINDINGS = 1000
 """Nobody reads more, and a megabyte of unknown keys would take seconds to put into words."""
 
+_VERSION_IN_QUOTES = f'"{SCHEMA_VERSION}", in quotes'
+# What to write for a section that is not there: it has no line of its own to look at.
+_EXAMPLES = {
+    "cases": "'cases: [{id: small, kind: core, params: {shape: [33], dtype: float32}}]'",
+    "tolerances": "'tolerances: {float32: {rtol: 1.0e-5, atol: 1.0e-6}}'",
+    "contract": "'contract: {functional: true, opcheck: true}'",
+    "benchmark": "'benchmark: {case_ids: [small], primary_case_id: small}', the ids of legal cases",
+    "reference": "'reference: my_module:reference'",
+    "input_factory": "'input_factory: my_module:make_inputs'",
+}
+
 _Kind = TypeVar("_Kind", bound=Record)
 _MSGSPEC_PLACE = re.compile(r" - at `\$(?P<path>.*)`$")
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
@@ -67,14 +78,17 @@ def _findings(error: Any, schema: dict[str, Any], kind: type[Record]) -> Iterato
             key = error.kind.property
             allowed = describe(node["properties"][key], schema)
             if key == "schema_version":
-                allowed = f'"{SCHEMA_VERSION}", in quotes'
-            yield (*path, key), f"found no such key; required: {allowed}"
+                allowed = _VERSION_IN_QUOTES
+            example = f" (such as {_EXAMPLES[key]})" if not path and key in _EXAMPLES else ""
+            yield (*path, key), f"found no such key; required: {allowed}{example}"
         case "propertyNames":
             options = error.kind.error.kind.options if error.kind.error.kind.name == "enum" else ()
             for key in [key for key in error.instance if key not in options]:
                 yield (*path, key), _unknown_key(key, list(options))
         case "anyOf":
             yield from _any_of(error, node, schema, kind)
+        case "type" if path == ("schema_version",):
+            yield path, f"found {found_text(error.instance)}; allowed: {_VERSION_IN_QUOTES}"
         case _:
             allowed = describe(node, schema)
             yield path, f"found {found_text(error.instance)}; allowed: {allowed}{_hint(error.instance, node)}"
