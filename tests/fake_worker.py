@@ -172,7 +172,9 @@ class Oracle:
     def __init__(self) -> None:
         self.expected: dict[str, bytes] = {}
 
-    def answer(self, request: p.Request, payloads: Sequence[bytearray]) -> tuple[p.Reply, list[Any]]:
+    def answer(  # noqa: PLR0911 - one a request
+        self, request: p.Request, payloads: Sequence[bytearray]
+    ) -> tuple[p.Reply, list[Any]]:
         match request:
             case p.Hello():
                 return READY, []
@@ -187,6 +189,8 @@ class Oracle:
                 return p.CaseAudited(element_count=len(self.expected[request.key]) // 4, passed=()), []
             case p.TimeBatch():
                 return timed(request, 20.0), []
+            case p.TimeCopies():
+                return p.CopiesTimed(fresh_us=3.0, rotating_us=2.0), []
             case p.MeasureTimer():
                 return p.TimerMeasured(floor_us=0.05, tick_us=0.001, copy_gb_per_s=10.0, l2_bytes=None), []
             case _:

@@ -14,6 +14,7 @@ METHOD = (
     "core/quality.py",
     "core/statistics.py",
     "worker/timing.py",
+    "worker/copies.py",
     "benchmark/*.py",
     "regression/*.py",
     "calibration/*.py",

@@ -38,6 +38,7 @@ from mini_kv.benchmark.samples import (
     check_outputs,
     expect_reply,
     fetch_output,
+    held,
     made_output_bytes,
     shifted,
     timed_seed,
@@ -45,7 +46,9 @@ from mini_kv.benchmark.samples import (
 from mini_kv.core import protocol as p
 from mini_kv.core.benchmark import Series
 from mini_kv.core.card import Case
+from mini_kv.core.errors import InternalError
 from mini_kv.core.results import Finding
+from mini_kv.core.statistics import median
 from mini_kv.core.tensors import Argument, input_bytes
 
 FRESH_SETS = 5
@@ -55,6 +58,8 @@ _FIRST_SEED = 1_000  # far from the rotating sets' positions
 # nearer one. A sample on its own also pays the clock and a cold branch predictor.
 FRESH_FACTOR = 2.5
 FRESH_SLACK_US = 20.0
+# Of what far memory costs a plain copy here: an operator may meet more of it, or reach it less evenly.
+FAR_FACTOR = 1.5
 GROUP_BYTES = 4 << 20
 MAX_CALLS_AT_ONCE = 32
 SHORT_CALL_US = 200.0
@@ -64,13 +69,15 @@ SHORT_CALL_US = 200.0
 class FreshTry:
     """Calls on fresh inputs, and the P50 of rotating ones before and after them; microseconds a call.
 
-    ``calls`` of them are one sample.
+    ``calls`` of them are one sample. ``far_us`` is how much longer calls that only move the same bytes take
+    on fresh inputs, by the oracle.
     """
 
     fresh_us: tuple[float, ...]
     before_us: float
     after_us: float
     calls: int = 1
+    far_us: float = 0.0
 
     def clears(self, claim_us: float) -> bool:
         """Say whether the fastest fresh call is what the claim bears."""
@@ -89,7 +96,7 @@ class FreshTry:
         return self._limit_us(max(claim_us, min(self.before_us, self.after_us)))
 
     def _limit_us(self, around_us: float) -> float:
-        return FRESH_FACTOR * around_us + FRESH_SLACK_US / self.calls
+        return FRESH_FACTOR * around_us + FAR_FACTOR * self.far_us + FRESH_SLACK_US / self.calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +165,25 @@ def _try(
         before_us=before_us,
         after_us=after_us,
         calls=fresh.calls,
+        far_us=_far_us(subject, fresh),
     )
     return taken, check_outputs(subject, fresh.sets, caught)
+
+
+def _far_us(subject: TimedSubject, fresh: _Fresh) -> float:
+    """Return by how much longer moving a call's bytes takes on the fresh sets than on rotating ones."""
+    longer: list[float] = []
+    with held(subject, (subject.seat, *subject.beside)):
+        for start in range(0, len(fresh.sets.keys), fresh.calls):
+            keys = fresh.sets.keys[start : start + fresh.calls]
+            reply = subject.oracle.ask(p.TimeCopies(case_id=fresh.timed_as, keys=keys), timeout_s=300.0).reply
+            if not isinstance(reply, p.CopiesTimed):
+                text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
+                raise InternalError(
+                    "COPIES_NOT_TIMED", f"the oracle cannot copy the inputs of a case: {text}"
+                )
+            longer.append(reply.fresh_us - reply.rotating_us)
+    return max(median(longer), 0.0)
 
 
 def touched_bytes(made: p.CaseMade) -> int:
@@ -218,7 +242,8 @@ def judge_fresh(tries: Sequence[FreshTry], claim_us: float) -> tuple[Finding, ..
             f"(at most {best.limit_us(claim_us):.2f} us would be cold caches): results are remembered",
             evidence=tuple(
                 f"fresh {', '.join(f'{value:.2f}' for value in one.fresh_us)} us; "
-                f"rotating {one.before_us:.2f} us before, {one.after_us:.2f} us after"
+                f"rotating {one.before_us:.2f} us before, {one.after_us:.2f} us after; "
+                f"{one.far_us:.2f} us for far memory"
                 for one in tries
             ),
         ),

@@ -77,10 +77,8 @@ class Oracle:
                 self._kept.pop(request.key, None)
                 self._kept.pop(p.gradients_key(request.key), None)
                 return p.Done(), ()
-            case p.PrepareReferenceTiming():
-                sets = [self._kept[key].arguments for key in request.keys]
-                self._timing().prepare(request.case_id, self._need(self._reference), sets)
-                return p.Done(), ()
+            case p.PrepareReferenceTiming() | p.TimeCopies():
+                return self._time(request), ()
             case (
                 p.TimeBatch()
                 | p.MeasureTimer()
@@ -93,6 +91,15 @@ class Oracle:
                 return self._timing().answer(request)
             case _:
                 raise ValueError(f"the oracle does not answer {type(request).__name__}")
+
+    def _time(self, request: p.PrepareReferenceTiming | p.TimeCopies) -> p.Done | p.CopiesTimed:
+        sets = [self._kept[key].arguments for key in request.keys]
+        if isinstance(request, p.PrepareReferenceTiming):
+            self._timing().prepare(request.case_id, self._need(self._reference), sets)
+            return p.Done()
+        results = [want.working for want in self._kept[request.keys[0]].expected]
+        fresh_us, rotating_us = self._timing().copies(request.case_id, sets, results)
+        return p.CopiesTimed(fresh_us=fresh_us, rotating_us=rotating_us)
 
     def _timing(self) -> TimedCases:
         if self._timed is None:

@@ -10,6 +10,7 @@ import torch
 
 from mini_kv.core import protocol as p
 from mini_kv.worker.channel import Payload
+from mini_kv.worker.copies import time_copies
 from mini_kv.worker.glimpse import overlay_all
 from mini_kv.worker.repeats import Repeats
 from mini_kv.worker.rotation import copied, rotation
@@ -137,6 +138,15 @@ class TimedCases:
                 raise ValueError("single calls on new inputs are timed on the CPU only")
             else:
                 self._timer.ready(case.call, case.sets, request.calls)
+
+    def copies(
+        self, case_id: str, fresh: Sequence[Sequence[object]], results: Sequence[torch.Tensor]
+    ) -> tuple[float, float]:
+        """Time what moving a call's bytes takes: :func:`time_copies`. Raises ``ValueError`` on CUDA."""
+        if isinstance(self._timer, CudaTimer):
+            raise ValueError("copies of inputs are timed on the CPU only")
+        with torch.no_grad():
+            return time_copies(self._timer, self._cases[case_id].sets, fresh, results)
 
     def unseen(self, case_id: str, call: Call, make: Callable[[], Sequence[Sequence[object]]]) -> p.Timed:
         """Time one call on every argument set that ``make`` gives, and prepare ``case_id`` with them."""

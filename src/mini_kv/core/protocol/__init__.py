@@ -53,6 +53,7 @@ from mini_kv.core.protocol.oracle import (
 )
 from mini_kv.core.protocol.presence import Done, Failed, Hello, Ready, Rouse
 from mini_kv.core.protocol.timing import (
+    CopiesTimed,
     DropTiming,
     FetchRepeated,
     FetchTimedInputs,
@@ -65,6 +66,7 @@ from mini_kv.core.protocol.timing import (
     Repeated,
     RunRepeats,
     TimeBatch,
+    TimeCopies,
     Timed,
     TimedInputs,
     TimedOutput,
@@ -92,6 +94,7 @@ __all__ = [
     "Compare",
     "Compared",
     "ContractAnswer",
+    "CopiesTimed",
     "DescribeState",
     "Done",
     "DropTiming",
@@ -127,6 +130,7 @@ __all__ = [
     "RunRepeats",
     "StateDescribed",
     "TimeBatch",
+    "TimeCopies",
     "TimeUnseen",
     "Timed",
     "TimedInputs",

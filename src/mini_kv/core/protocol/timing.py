@@ -87,6 +87,23 @@ class TimeUnseen(Record, frozen=True, kw_only=True, tag="time_unseen"):
     argument_sets: Annotated[tuple[tuple[Argument, ...], ...], Meta(min_length=1)]
 
 
+class TimeCopies(Record, frozen=True, kw_only=True, tag="time_copies"):
+    """Have the oracle time what moving a call's bytes takes, on a prepared case's sets and on fresh ones.
+
+    ``keys`` are those under which the fresh sets were made; CPU only.
+    """
+
+    case_id: str
+    keys: Annotated[tuple[str, ...], Meta(min_length=1)]
+
+
+class CopiesTimed(Record, frozen=True, kw_only=True, tag="copies_timed"):
+    """Answer to TimeCopies, microseconds a call."""
+
+    fresh_us: float
+    rotating_us: float
+
+
 class FetchTimedOutput(Record, frozen=True, kw_only=True, tag="fetch_timed_output"):
     """Return the output of one timed call (and which argument set it used)."""
 
@@ -174,6 +191,7 @@ TimingRequest = (
     | TimeBatch
     | ReadyForUnseen
     | TimeUnseen
+    | TimeCopies
     | FetchTimedOutput
     | FetchTimedInputs
     | WitnessKernels
@@ -182,4 +200,4 @@ TimingRequest = (
     | FetchRepeated
     | DropTiming
 )
-TimingReply = TimerMeasured | Timed | TimedOutput | TimedInputs | KernelsWitnessed | Repeated
+TimingReply = TimerMeasured | CopiesTimed | Timed | TimedOutput | TimedInputs | KernelsWitnessed | Repeated
