@@ -18,6 +18,7 @@ def make_project(folder: Path) -> Path:
     root = folder / "project"
     (root / "tasks").mkdir(parents=True)
     (root / "mini_kv.toml").touch()
+    (root / "scale_reference.py").write_text("import torch\n\nscale = make_inputs = torch.square\n")
     return root
 
 

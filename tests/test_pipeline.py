@@ -27,6 +27,7 @@ from mini_kv.core.regression import Decision
 from mini_kv.core.results import Status
 from mini_kv.pipeline import Verdict
 from mini_kv.run import inputs as run_inputs
+from mini_kv.system.modules import import_path
 from mini_kv.system.processes import children
 from mini_kv.system.workers import Nursery, Worker
 
@@ -796,7 +797,7 @@ def test_expected_values_and_secrets_never_enter_the_candidates_process(
 
 
 def test_the_packages_own_folder_is_first_on_a_workers_path(tmp_path: Path) -> None:
-    path = run_inputs.import_path(tmp_path)
+    path = import_path(tmp_path)
     assert path[0] == str(Path(mini_kv.__file__).resolve().parent.parent)
     assert str(tmp_path) in path
 

@@ -22,6 +22,11 @@ from mini_kv.task_card import LoadedCard, load_task_card
 from mini_kv.task_card.loading import MAX_FILE_BYTES
 
 VALIDATE_LIMIT_MS = 250
+# A card may be written before its candidate.
+ABSENT = (
+    "mini-kv: remark: tasks/x.yaml:7: candidate: found no folder 'candidates/scale/v0' yet; 'verify' needs "
+    "it, or another one as --candidate\n"
+)
 
 
 @pytest.fixture
@@ -158,8 +163,8 @@ def test_a_task_id_that_the_archive_needs_for_itself_was_taken(project: Path, na
         "task_id: scale",
         "operator: scale",
         "operator_version: 1.0.0",
-        "reference: mini_kv.references.scale:scale",
-        "input_factory: mini_kv.references.scale:make_inputs",
+        "reference: scale_reference:scale",
+        "input_factory: scale_reference:make_inputs",
         "candidate: candidates/scale/v0",
         "id: core_f32",
         "exception: RuntimeError",
@@ -301,7 +306,7 @@ def test_validate_task_prints_one_line_a_card(
 ) -> None:
     write(project, VALID)
     code, out, err = mini_kv("validate-task", str(project / "tasks"))
-    assert (code, out, err) == (0, "ok tasks/x.yaml  scale 1.0.0  3 cases (2 core, 1 illegal)\n", "")
+    assert (code, out, err) == (0, "ok tasks/x.yaml  scale 1.0.0  3 cases (2 core, 1 illegal)\n", ABSENT)
 
 
 def test_validate_task_names_every_problem_on_stderr(
@@ -312,7 +317,7 @@ def test_validate_task_names_every_problem_on_stderr(
     code, out, err = mini_kv("validate-task", str(project / "tasks"))
     assert code == 2
     assert out.splitlines() == ["ok tasks/good.yaml  scale 1.0.0  3 cases (2 core, 1 illegal)"]
-    assert err.splitlines()[0] == "mini-kv: tasks/x.yaml is not accepted: 2 problems."
+    assert err.splitlines()[1] == "mini-kv: tasks/x.yaml is not accepted: 2 problems."
     assert "  tasks/x.yaml:8: device: found 'tpu'; allowed: one of auto, cpu, cuda" in err.splitlines()
 
 
@@ -338,6 +343,51 @@ def test_validate_task_checks_the_default_candidate_where_it_exists(
     code, out, err = mini_kv("validate-task", str(project / "tasks/x.yaml"))
     assert (code, out) == (2, "")
     assert "candidates/scale/v0/candidate.yaml: found no such file; allowed: a candidate's folder" in err
+
+
+NO_MODULE = (
+    "5: reference: found 'scale_referenc:scale', and there is no module 'scale_referenc'; allowed: a module "
+    "that is installed or lies in the project's folder, as scale_referenc.py would "
+    "(did you mean 'scale_reference'?)"
+)
+NO_FUNCTION = (
+    "6: input_factory: found 'scale_reference:make_input', which scale_reference.py does not define; "
+    "allowed: one of make_inputs, scale (did you mean 'make_inputs'?)"
+)
+NO_EXCEPTION = (
+    "19: cases[2].raises.exception: found 'RuntimError', which is no exception of Python's but nearly one; "
+    "allowed: an exception's class name (did you mean 'RuntimeError'?)"
+)
+WRONG_NAMES = {
+    "scale_reference:scale": ("scale_referenc:scale", NO_MODULE),
+    "scale_reference:make_inputs": ("scale_reference:make_input", NO_FUNCTION),
+    "exception: RuntimeError": ("exception: RuntimError", NO_EXCEPTION),
+}
+
+
+@pytest.mark.parametrize("right", WRONG_NAMES)
+def test_a_name_that_leads_nowhere_was_ok_and_held_against_the_candidate_later(
+    project: Path, mini_kv: Callable[..., tuple[int, str, str]], right: str
+) -> None:
+    wrong, problem = WRONG_NAMES[right]
+    path = write(project, edited(right, wrong))
+    code, out, err = mini_kv("validate-task", str(path))
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == f"  tasks/x.yaml:{problem}"
+
+
+@pytest.mark.parametrize("name", ["OutOfMemoryError", "MyError", "RuntimeErrorOfMine", "my.RuntimError"])
+def test_an_exception_of_the_candidates_own_is_no_misspelt_one(project: Path, name: str) -> None:
+    assert load_task_card(write(project, edited("exception: RuntimeError", f"exception: {name}")), project)
+
+
+def test_a_candidate_folder_that_is_not_there_was_passed_over(
+    project: Path, mini_kv: Callable[..., tuple[int, str, str]]
+) -> None:
+    code, out, err = mini_kv("validate-task", "--json", str(write(project, VALID)))
+    (card,) = json.loads(out)["cards"]
+    assert (code, err, card["ok"], card["candidate"]) == (0, "", True, None)
+    assert [f"mini-kv: remark: {remark}\n" for remark in card["remarks"]] == [ABSENT]
 
 
 def test_validate_task_refuses_a_folder_without_cards(

@@ -19,10 +19,11 @@ from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.results import Status
 from mini_kv.core.statistics import mean, median
-from mini_kv.run.inputs import BUILD_FOLDER, device_lock, import_path, resolve_device
+from mini_kv.run.inputs import BUILD_FOLDER, device_lock, resolve_device
 from mini_kv.run.stages import BUILD_TIMEOUT_S
 from mini_kv.system.crew import CandidateSeat
 from mini_kv.system.gpu import GpuReport, read_gpus
+from mini_kv.system.modules import import_path
 from mini_kv.system.paths import find_project_root
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.sandbox.cage import build_cage

@@ -29,8 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     from mini_kv.cli import progress
     from mini_kv.core.record import to_json
     from mini_kv.core.results import Status
-    from mini_kv.run.inputs import import_path, resolve_device
+    from mini_kv.run.inputs import resolve_device
     from mini_kv.system.gpu import read_gpus
+    from mini_kv.system.modules import import_path
     from mini_kv.system.toolchain import find_toolchain
     from mini_kv.task_card import find_project_root, load_task_card
 

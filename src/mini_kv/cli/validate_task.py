@@ -15,7 +15,10 @@ EXAMPLE = "mini-kv validate-task tasks/rmsnorm.yaml"
 
 
 class CardReport(Record, frozen=True, kw_only=True):
-    """One card's outcome; ``candidate`` is the folder whose manifest was checked too, where it exists."""
+    """One card's outcome; ``candidate`` is the folder whose manifest was checked too, where it exists.
+
+    ``remarks`` are no problems: a card may be written before its candidate.
+    """
 
     path: str
     ok: bool
@@ -26,6 +29,7 @@ class CardReport(Record, frozen=True, kw_only=True):
     cases: dict[str, int] = msgspec.field(default_factory=dict)
     candidate: str | None = None
     problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,8 +75,16 @@ def card_files(paths: list[Path]) -> list[Path]:
 
 def check_card(path: Path, manifests: dict[Path, tuple[str, ...]]) -> CardReport:
     """Check one card and its candidate's manifest; ``manifests`` remembers the problems of folders."""
+    from mini_kv.system.modules import import_path
     from mini_kv.system.paths import shown_path
-    from mini_kv.task_card import check_pair, find_project_root, load_manifest, load_task_card
+    from mini_kv.task_card import (
+        check_pair,
+        find_project_root,
+        load_manifest,
+        load_task_card,
+        problems_at,
+        reference_findings,
+    )
 
     root = find_project_root(path)
     try:
@@ -84,7 +96,8 @@ def check_card(path: Path, manifests: dict[Path, tuple[str, ...]]) -> CardReport
     for case in card.cases:
         counts[case.kind.value] = counts.get(case.kind.value, 0) + 1
     folder = root / card.candidate
-    problems: tuple[str, ...] = ()
+    problems = problems_at(loaded, reference_findings(card, root, import_path(root)))
+    remarks: tuple[str, ...] = ()
     if folder.is_dir():
         key = folder / f"for {card.operator}"
         if key not in manifests:
@@ -93,7 +106,10 @@ def check_card(path: Path, manifests: dict[Path, tuple[str, ...]]) -> CardReport
                 manifests[key] = ()
             except ConfigurationError as error:
                 manifests[key] = error.problems or (error.message,)
-        problems = manifests[key]
+        problems += manifests[key]
+    else:
+        absent = f"found no folder {card.candidate!r} yet; 'verify' needs it, or another one as --candidate"
+        remarks = problems_at(loaded, [(("candidate",), absent)])
     return CardReport(
         path=loaded.path,
         ok=not problems,
@@ -104,6 +120,7 @@ def check_card(path: Path, manifests: dict[Path, tuple[str, ...]]) -> CardReport
         cases=counts,
         candidate=card.candidate if folder.is_dir() else None,
         problems=problems,
+        remarks=remarks,
     )
 
 
@@ -125,6 +142,8 @@ def card_line(report: CardReport) -> str:
 
 
 def _print(report: CardReport) -> None:
+    for remark in report.remarks:
+        print(f"mini-kv: remark: {remark}", file=sys.stderr)
     if report.ok:
         print(card_line(report))
         return

@@ -25,10 +25,11 @@ from mini_kv.core.tensors import OutputSpec, contiguous_strides
 from mini_kv.correctness.cases import Subject, run_cases
 from mini_kv.profile_case.evidence import Inputs, Stop
 from mini_kv.run.crew import fresh_candidate, load_fault
-from mini_kv.run.inputs import device_lock, import_path
+from mini_kv.run.inputs import device_lock
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.files import exclusive_lock
 from mini_kv.system.machine import usable_cpus
+from mini_kv.system.modules import import_path
 from mini_kv.system.scratch import scratch_folder
 from mini_kv.system.workers import Nursery
 

@@ -15,10 +15,11 @@ from mini_kv.core.build import Build
 from mini_kv.core.errors import ConfigurationError, InternalError
 from mini_kv.core.registration import no_fake
 from mini_kv.core.results import Finding
-from mini_kv.run.inputs import RunInputs, import_path
+from mini_kv.run.inputs import RunInputs
 from mini_kv.system.bytecode import lacks_bytecode, torch_folder
 from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.machine import usable_cpus
+from mini_kv.system.modules import import_path
 from mini_kv.system.scratch import scratch_folder
 from mini_kv.system.workers import Lost, Nursery
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import mini_kv
 from mini_kv import benchmark, machine, task_card
 from mini_kv.core.card import Case, CaseKind, DeviceKind, DeviceRequest
 from mini_kv.core.environment import Environment
@@ -18,6 +15,7 @@ from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.isolation import IsolationLevel
 from mini_kv.run.secret_shapes import SEED_NAME, secret_cases
 from mini_kv.system.gpu import GpuReport, read_gpus
+from mini_kv.system.modules import import_path
 from mini_kv.system.sandbox.cage import Cage, build_cage
 from mini_kv.system.scratch import sweep_scratch
 from mini_kv.system.toolchain import Toolchain, find_toolchain
@@ -131,11 +129,3 @@ def device_lock(device: DeviceKind, gpus: GpuReport) -> Path:
     name = (gpus.gpus[0].uuid or "gpu0") if device == "cuda" else "cpu"
     shared = os.access(SHARED_FOLDER, os.W_OK | os.X_OK)
     return Path(SHARED_FOLDER if shared else tempfile.gettempdir()) / f"mini-kv-{name}.lock"
-
-
-def import_path(root: Path) -> Sequence[str]:
-    """Return what workers import from."""
-    # The workers run isolated from the environment; a card's reference may lie in the project itself.
-    own = str(Path(mini_kv.__file__).resolve().parent.parent)
-    inherited = [entry for entry in sys.path if entry and Path(entry).exists()]
-    return list(dict.fromkeys([own, *inherited, str(root)]))

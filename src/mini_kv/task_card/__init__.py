@@ -8,8 +8,10 @@ from mini_kv.task_card.loading import (
     LoadedManifest,
     load_manifest,
     load_task_card,
+    problems_at,
 )
 from mini_kv.task_card.manifest_rules import check_pair
+from mini_kv.task_card.reference_rules import reference_findings
 
 __all__ = [
     "MANIFEST_FILE",
@@ -19,5 +21,7 @@ __all__ = [
     "find_project_root",
     "load_manifest",
     "load_task_card",
+    "problems_at",
+    "reference_findings",
     "unpack_candidate",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,14 @@ from mini_kv.task_card.wording import choice, found_text, suggestion
 DTYPES: tuple[str, ...] = get_args(DTypeName)
 LEGAL_KINDS: tuple[str, ...] = tuple(kind.value for kind in CaseKind if kind is not CaseKind.ILLEGAL)
 MAX_LIST_ITEMS = 1024
+EXCEPTIONS: tuple[str, ...] = tuple(
+    name
+    for name, value in vars(builtins).items()
+    if isinstance(value, type) and issubclass(value, BaseException)
+)
+# Nearer than any two that Python has: OutOfMemoryError, which is torch's, has 0.81 with MemoryError.
+MISSPELT, MAX_NAME = 0.88, 64
+_CLASS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _IDENTIFIER = re.compile(IDENTIFIER)
 _VERSION = re.compile(SEMANTIC_VERSION)
@@ -101,9 +111,22 @@ def _case(index: int, case: dict[str, Any], kinds: dict[str, object]) -> Iterato
             (*path, "raises"),
             f"found 'raises' in a {kind} case; allowed: in cases of kind illegal only",
         )
+    if isinstance(raises, dict):
+        yield from _exception((*path, "raises", "exception"), raises.get("exception"))
     params = case.get("params")
     if isinstance(params, dict):
         yield from _params((*path, "params"), params)
+
+
+def _exception(path: tuple[str | int, ...], name: Plain) -> Iterator[Finding]:
+    """A class of the candidate's own is allowed; a built-in one misspelt would be demanded of it in vain."""
+    if not isinstance(name, str) or name in EXCEPTIONS or not _CLASS_NAME.fullmatch(name):
+        return
+    near = difflib.get_close_matches(name[:MAX_NAME], EXCEPTIONS, n=1, cutoff=MISSPELT)
+    if near:
+        allowed = f"an exception's class name (did you mean {near[0]!r}?)"
+        what = "which is no exception of Python's but nearly one"
+        yield path, f"found {found_text(name)}, {what}; allowed: {allowed}"
 
 
 def _params(path: tuple[str | int, ...], params: dict[str, Any]) -> Iterator[Finding]:

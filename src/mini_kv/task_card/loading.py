@@ -120,6 +120,15 @@ def load_manifest(folder: Path, project_root: Path) -> LoadedManifest:
     )
 
 
+def problems_at(loaded: LoadedCard, findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Return findings about a card that was loaded as its other problems are told, with their lines."""
+    found = tuple(findings)
+    if not found:
+        return ()
+    document = read_document(loaded.raw.encode("utf-8"))
+    return tuple(_line(loaded.path, problem) for problem in _merged(document, found))
+
+
 def _such_as(shown: str, root: Path, pattern: str) -> str:
     """Return ``, such as a, b, c``: the project's files that fit ``pattern`` and are nearest to ``shown``."""
     import difflib
