@@ -224,6 +224,21 @@ def test_a_stage_is_one_line_when_it_begins_and_one_when_it_ends() -> None:
     assert stream.getvalue() == "correctness: ...\ncorrectness: done (case 3)\n"
 
 
+def test_a_stage_of_minutes_said_nothing_between_its_first_line_and_its_last() -> None:
+    now_s = 0.0
+    stream = io.StringIO()
+    with progress.display(stream, lambda: now_s) as show:
+        for done in range(13):
+            show(Event(stage="benchmark", done=done, total=12, detail=f"case {done}"))
+            show(Event(stage="build", done=0, total=1, detail="again"))  # nothing to count
+            now_s += 3.0
+    assert stream.getvalue().replace("build: ...\n", "").splitlines() == [
+        "benchmark: ...",
+        *[f"benchmark: {done} of 12 done, now case {done}" for done in (2, 4, 6, 8, 10)],
+        "benchmark: done (case 12)",
+    ]
+
+
 def test_lines_of_two_threads_do_not_run_into_each_other() -> None:
     class Writes(io.StringIO):
         def __init__(self) -> None:

@@ -177,7 +177,7 @@ def test_a_failed_build_ends_the_run_with_3(fake_project: FakeProject) -> None:
         ),
         ("reply = p.Done()", "PROTOCOL_VIOLATION"),
         ("reply = change(reply, kernels={'Meta': True})", "NOT_REGISTERED_FOR_DEVICE"),
-        ("reply = change(reply, kernels={'CPU': True})", "NOT_REGISTERED_FOR_DEVICE"),
+        ("reply = change(reply, kernels={'CPU': True})", "NO_FAKE_KERNEL"),
         (
             "reply = change(reply, schema='fixture_double::double(Tensor x, int n) -> Tensor')",
             "SCHEMA_DIFFERS",

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
 from mini_kv.core.printable import printable
 from mini_kv.core.progress import Event, Progress
 
+# A log of a long run gets a line of each stage that often at most.
+QUIET_S = 5.0
+
 
 @contextmanager
-def display(stream: TextIO) -> Iterator[Progress]:
-    """Yield a progress callback that writes to ``stream``; safe to call from several threads."""
+def display(stream: TextIO, clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
+    """Yield a progress callback that writes to ``stream``; safe to call from several threads.
+
+    ``clock`` returns seconds.
+    """
     if stream.isatty():
         with _bars(stream) as show:
             yield show
     else:
-        yield _lines(stream)
+        yield _lines(stream, clock)
 
 
-def _lines(stream: TextIO) -> Progress:
+def _lines(stream: TextIO, clock: Callable[[], float]) -> Progress:
     shown: set[tuple[str, bool]] = set()
+    told_s: dict[str, float] = {}
 
     def show(event: Event) -> None:
         if event.warning:
@@ -29,13 +37,20 @@ def _lines(stream: TextIO) -> Progress:
             stream.flush()
             return
         finished = event.done >= event.total
-        # One line when a stage begins and one when it ends: a log is read later, not watched.
+        now_s = clock()
+        # One line when a stage begins and one when it ends: a log is read later, not watched. Only a stage
+        # that takes long says in between how far it is.
         if (event.stage, finished) not in shown:
             shown.add((event.stage, finished))
             state = f"done ({printable(event.detail)})" if finished else "..."
-            # One write: two threads report, and a line must not end up inside another.
-            stream.write(f"{event.stage}: {state}\n")
-            stream.flush()
+        elif not finished and event.done and now_s - told_s[event.stage] >= QUIET_S:
+            state = f"{event.done} of {event.total} done, now {printable(event.detail)}"
+        else:
+            return
+        told_s[event.stage] = now_s
+        # One write: two threads report, and a line must not end up inside another.
+        stream.write(f"{event.stage}: {state}\n")
+        stream.flush()
 
     return show
 

@@ -84,11 +84,11 @@ def run_pairs(crew: Crew, request: PairsRequest, watch: Watch, progress: Progres
             ]
             with benchmark.hold_device(request.lock):
                 for pair, seats in ready:
-                    progress(Event(stage="pairs", done=pair, total=request.pairs, detail="timing"))
                     watch.look()
                     others = [seat for each in seated if each is not seats for seat in each]
                     with held(crew.timed(request.timeout_s), others):
                         for case, inputs in made.values():
+                            progress(Event(stage="pairs", done=pair, total=request.pairs, detail=case.id))
                             _measure(crew, request, seats, case, inputs, pair, results, losses)
                     watch.look()
     progress(Event(stage="pairs", done=request.pairs, total=request.pairs, detail="done"))
