@@ -47,6 +47,7 @@ fingerprint() {
 
 wanted=$(fingerprint)
 if [ -x "$PYTHON" ] && [ -f "$STAMP" ] && [ "$(<"$STAMP")" = "$wanted" ]; then
+    say "$VENV is as the locks say; nothing to do"
     exit 0
 fi
 
