@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +331,12 @@ def test_ids_of_points_are_identifiers() -> None:
     assert point_id("a", "x", -1) == "a__x_m1"
     assert point_id("a", "x", 1e20) == "a__x_1e20"
     assert point_id("a", "x", "float16") == "a__x_float16"
+
+
+def test_a_dash_for_gb_per_s_did_not_say_where_a_cost_model_belongs(fake_project: FakeProject) -> None:
+    verdict = fake_project.verify()
+    told = "GB/s needs a function cost_model(params) in the module of the card's reference"
+    assert verdict.benchmark is not None and told not in verdict_text.as_text(verdict)
+    cases = tuple(msgspec.structs.replace(case, bytes_moved=None) for case in verdict.benchmark.cases)
+    benchmark = msgspec.structs.replace(verdict.benchmark, cases=cases)
+    assert told in verdict_text.as_text(replace(verdict, benchmark=benchmark))

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from card_files import CARDS, VALID, edited, make_project, problems_of, write
+from mini_kv.cli.validate_task import _candidate_folders
 from mini_kv.core.card import CaseKind
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.task_card import LoadedCard, load_task_card
@@ -388,6 +389,11 @@ def test_a_candidate_folder_that_is_not_there_was_passed_over(
     (card,) = json.loads(out)["cards"]
     assert (code, err, card["ok"], card["candidate"]) == (0, "", True, None)
     assert [f"mini-kv: remark: {remark}\n" for remark in card["remarks"]] == [ABSENT]
+    (project / "candidates/scale/v1").mkdir(parents=True)
+    (project / "candidates/scale/v1/candidate.yaml").touch()
+    _candidate_folders.cache_clear()
+    _, _, err = mini_kv("validate-task", str(project / "tasks/x.yaml"))
+    assert "found no folder 'candidates/scale/v0' yet (did you mean 'candidates/scale/v1'?); " in err
 
 
 def test_validate_task_refuses_a_folder_without_cards(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -12,6 +14,7 @@ from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.record import Record
 
 EXAMPLE = "mini-kv validate-task tasks/rmsnorm.yaml"
+MAX_LOOKED_AT = 1000
 
 
 class CardReport(Record, frozen=True, kw_only=True):
@@ -85,6 +88,7 @@ def check_card(path: Path, manifests: dict[Path, tuple[str, ...]]) -> CardReport
         problems_at,
         reference_findings,
     )
+    from mini_kv.task_card.wording import suggestion
 
     root = find_project_root(path)
     try:
@@ -108,7 +112,9 @@ def check_card(path: Path, manifests: dict[Path, tuple[str, ...]]) -> CardReport
                 manifests[key] = error.problems or (error.message,)
         problems += manifests[key]
     else:
-        absent = f"found no folder {card.candidate!r} yet; 'verify' needs it, or another one as --candidate"
+        near = suggestion(card.candidate, _candidate_folders(root))
+        needed = "'verify' needs it, or another one as --candidate"
+        absent = f"found no folder {card.candidate!r} yet{near}; {needed}"
         remarks = problems_at(loaded, [(("candidate",), absent)])
     return CardReport(
         path=loaded.path,
@@ -122,6 +128,12 @@ def check_card(path: Path, manifests: dict[Path, tuple[str, ...]]) -> CardReport
         problems=problems,
         remarks=remarks,
     )
+
+
+@functools.cache
+def _candidate_folders(root: Path) -> tuple[str, ...]:
+    found = islice(root.glob("candidates/*/*/candidate.yaml"), MAX_LOOKED_AT)
+    return tuple(sorted(path.parent.relative_to(root).as_posix() for path in found))
 
 
 def as_json(reports: list[CardReport]) -> str:

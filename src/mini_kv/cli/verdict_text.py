@@ -179,6 +179,9 @@ def _timing_lines(verdict: Verdict) -> list[str]:
         lines.append(_table_row(_timing_cells(case), _quality(case)))
         lines += [f"      {finding.code}: {_clip(finding.message)}" for finding in case.findings]
     lines += curve_lines(benchmark.cases)
+    timed = [case for case in benchmark.cases if case.candidate is not None]
+    if timed and all(case.bytes_moved is None for case in timed):
+        lines.append("  GB/s needs a function cost_model(params) in the module of the card's reference")
     if benchmark.geomean_speedup is not None:
         lines.append(f"  geometric mean speedup over the reference: {benchmark.geomean_speedup:.3f}x")
     return lines
