@@ -379,7 +379,10 @@ def test_a_name_that_leads_nowhere_was_ok_and_held_against_the_candidate_later(
 
 @pytest.mark.parametrize("name", ["OutOfMemoryError", "MyError", "RuntimeErrorOfMine", "my.RuntimError"])
 def test_an_exception_of_the_candidates_own_is_no_misspelt_one(project: Path, name: str) -> None:
-    assert load_task_card(write(project, edited("exception: RuntimeError", f"exception: {name}")), project)
+    card = load_task_card(
+        write(project, edited("exception: RuntimeError", f"exception: {name}")), project
+    ).card
+    assert card.cases[2].raises is not None and card.cases[2].raises.exception == name
 
 
 def test_a_candidate_folder_that_is_not_there_was_passed_over(
