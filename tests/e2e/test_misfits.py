@@ -55,7 +55,7 @@ MESSAGES = {
     "hangs": "3 s",
     "stack_overflow": "SIGSEGV",
     "throws": "thrown on purpose",
-    "mutates": "payload 0",
+    "mutates": "argument 0 ('x'), first at element",
     "aliases": "input 0",
     "wrong_shape": "[133]",
     "wrong_dtype": "float64",
