@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from mini_kv import compiler
 from mini_kv.compiler import BuildRequest, build, diagnosis, explain_load_error, logs_folder
+from mini_kv.compiler import store as store_module
 from mini_kv.compiler.recipe import is_stable, make_plan
 from mini_kv.compiler.snapshot import read_candidate
 from mini_kv.compiler.store import BuildStore
@@ -357,6 +359,29 @@ def test_a_live_builders_folder_is_not_swept(project: Path, toolchain: Toolchain
     assert len(leftovers(project)) == 1
     go.touch()
     assert msgspec.json.decode(first.communicate(timeout=60)[0], type=Build).status is Status.PASS
+
+
+def test_a_folder_that_its_builder_has_just_made_is_swept_by_nobody(project: Path) -> None:
+    """Between its making and its lock it looked abandoned, and a build beside it took it away."""
+    store = BuildStore(project)
+    seen: list[str] = []
+    entered = store_module.exclusive_lock
+
+    def slowly(path: Path, timeout_s: float) -> Any:
+        if path.name == store_module.OWNER_NAME and not seen:
+            path.touch()  # made, and not locked yet
+            seen.append(path.parent.name)
+            store.sweep(time.time())
+            assert path.parent.is_dir()
+        return entered(path, timeout_s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "exclusive_lock", slowly)
+        with store.partial("a" * 64) as folder:
+            assert seen and folder.is_dir()
+            store.sweep(time.time())
+            assert folder.is_dir()
+    assert list(store.folder.iterdir()) == []
 
 
 # --------------------------------------------------------------------------- candidates' faults

@@ -26,7 +26,7 @@ STDERR_NAME = "compile_stderr.log"
 STALE_S = 3600.0
 FAILED_STALE_S = 24 * 3600.0
 NEWBORN_S = 60.0
-"""A partial folder this young may not hold its owner's lock yet."""
+"""A folder this young may not hold its owner's lock yet."""
 
 
 class BuildStore:
@@ -68,13 +68,18 @@ class BuildStore:
     @contextmanager
     def partial(self, key: str) -> Iterator[Path]:
         """Make a folder to build in, locked as long as this process lives; what is left of it is removed."""
-        folder = self.folder / f"{key}.partial-{os.getpid()}-{secrets.token_hex(4)}"
-        folder.mkdir(parents=True)
+        token = f"{os.getpid()}-{secrets.token_hex(4)}"
+        folder = self.folder / f"{key}.partial-{token}"
+        # It gets the name that others sweep by once it is locked: before that it looks abandoned.
+        newborn = self.folder / f"{key}.newborn-{token}"
+        newborn.mkdir(parents=True)
         try:
-            with exclusive_lock(folder / OWNER_NAME, timeout_s=0.0):
+            with exclusive_lock(newborn / OWNER_NAME, timeout_s=0.0):
+                os.rename(newborn, folder)
                 yield folder
         finally:
             remove_tree(folder, self.folder)
+            remove_tree(newborn, self.folder)
 
     def publish(self, partial: Path, build: Build) -> bool:
         """Move a finished or failed build to its place; False when an equal one was there first.
@@ -102,6 +107,7 @@ class BuildStore:
         """Remove the partial folders of dead processes, those older than an hour, and failures of old."""
         with contextlib.suppress(OSError):
             abandoned = [one for one in self.folder.glob("*.partial-*") if _is_abandoned(one, now)]
+            abandoned += [one for one in self.folder.glob("*.newborn-*") if _age_s(one, now) > NEWBORN_S]
             forgotten = [one for one in self.folder.glob("*.failed") if _age_s(one, now) > FAILED_STALE_S]
             for folder in (*abandoned, *forgotten):
                 with contextlib.suppress(OSError):
