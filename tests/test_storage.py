@@ -267,6 +267,17 @@ def test_a_result_that_python_keeps_is_seen_at_return() -> None:
     assert not python_keeps(result)
 
 
+def test_frames_that_dynamo_evaluates_hold_no_result() -> None:
+    """After a compilation that failed, a call's arguments count once more: every result looked kept."""
+    from torch._C._dynamo.eval_frame import set_eval_frame
+
+    before = set_eval_frame(False)  # run only: Python's frames go through dynamo's function all the same
+    try:
+        test_a_result_that_python_keeps_is_seen_at_return()
+    finally:
+        set_eval_frame(before)
+
+
 def test_a_thread_that_lets_go_of_a_result_a_little_late_does_not_hold_it() -> None:
     """A pool's thread reported its part done, and destroyed its handle of the result milliseconds later."""
     output = torch.ones(6)

@@ -54,11 +54,14 @@ def python_keeps(result: object, *, own: int = 0, patience_s: float = 0.0) -> bo
     """
     deadline = time.monotonic() + patience_s
     while True:
+        # Asked each time: where frames are evaluated by another than Python, as after a compilation that
+        # failed, a call holds its arguments once more.
+        of_result, of_part = _references()
         if isinstance(result, tuple | list):
             parts = [value for value in result if isinstance(value, torch.Tensor)]
-            keeps = any(sys.getrefcount(value) > _PART_REFERENCES + own for value in parts)
+            keeps = any(sys.getrefcount(value) > of_part + own for value in parts)
         else:
-            keeps = isinstance(result, torch.Tensor) and sys.getrefcount(result) > _RESULT_REFERENCES + own
+            keeps = isinstance(result, torch.Tensor) and sys.getrefcount(result) > of_result + own
         if not keeps or time.monotonic() >= deadline:
             return keeps
         time.sleep(_LOOK_AGAIN_S)
@@ -88,7 +91,6 @@ def _owners(storage: torch.UntypedStorage) -> int:
     return int(internals._storage_Use_Count(storage._cdata))
 
 
-_RESULT_REFERENCES, _PART_REFERENCES = _references()
 _FRESH = torch.empty(1)
 _PYTHONS_OWN = _owners(_FRESH.untyped_storage()) - 1
 _VIEW = torch.empty(1).view(1)
