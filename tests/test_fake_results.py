@@ -48,8 +48,9 @@ def test_strides_of_the_input_are_no_promise_of_dense_memory(
     operator = define(torch.empty_like)
     found = _asked(operator)
     assert found is not None and "strides (1, 3), not (5, 1)" in found
-    # On the CPU, nobody else looks at them.
-    assert set(opcheck(operator, [[LAYOUTS[2]]], False).values()) == {None}
+    # torch 2.11's opcheck looks at them on CUDA alone, later ones on the CPU as well.
+    told = set(opcheck(operator, [[LAYOUTS[2]]], False).values()) - {None}
+    assert all("Stride mismatch" in str(one) for one in told)
 
 
 def test_a_promise_that_is_true_for_numbers_only_is_found(

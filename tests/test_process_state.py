@@ -7,6 +7,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -173,9 +174,10 @@ for name, statement in {CANNOT_BE_TAKEN_BACK}.items():
 
 def _run_elsewhere(program: str) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    environment |= {"TORCHINDUCTOR_CACHE_DIR": "unused"}  # as in every worker
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        environment |= {"TORCHINDUCTOR_CACHE_DIR": folder}  # as in every worker
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
