@@ -1,7 +1,7 @@
 """What a fake call promises of its results, held against what a real call returns.
 
-``opcheck`` compares strides on CUDA only in torch 2.11, and sees the sizes of a few cases. A compiler lays memory out by
-what is promised, and promises are made of numbers here and of symbols there.
+``opcheck`` compares strides on CUDA only in torch 2.11, and sees the sizes of a few cases. A compiler lays
+memory out by what is promised, and promises are made of numbers here and of symbols there.
 """
 
 from __future__ import annotations
