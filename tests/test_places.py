@@ -17,6 +17,7 @@ from mini_kv.worker.storage import export_arguments
     [
         ("rmsnorm(Tensor x, Tensor weight, float eps) -> Tensor", ("x", "weight", "eps")),
         ("ns::f(Tensor(a!) out, int[2] size=[1, 2], *, bool flag=True) -> ()", ("out", "size", "flag")),
+        ("f(Tensor(a -> *)[] parts, Tensor? like=None) -> (Tensor, Tensor)", ("parts", "like")),
         ("f() -> Tensor", ()),
         ("no schema", ()),
         ("f(Tensor x", ()),

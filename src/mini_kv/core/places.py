@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, Argument, TensorSpec
 
 
+def split_outside_brackets(text: str) -> list[str]:
+    """Split at the commas that stand in no bracket."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    stripped = [part.strip() for part in parts]
+    return [] if stripped == [""] else stripped
+
+
 def argument_names(schema: str) -> tuple[str, ...]:
     """Return the arguments' names: ``x`` and ``eps`` of ``f(Tensor x, float eps) -> Tensor``."""
-    depth, start, found = 0, schema.find("(") + 1, []
-    for position in range(start, len(schema) if start else 0):
-        character = schema[position]
-        if character in ",)" and depth == 0:
-            found.append(schema[start:position])
-            start = position + 1
-            if character == ")":
-                break
-        depth += (character in "([") - (character in ")]")
-    words = [text.partition("=")[0].split() for text in found]
+    found = re.search(r"\((.*)\)\s*->", schema)
+    arguments = split_outside_brackets(found[1]) if found else []
+    words = [text.partition("=")[0].split() for text in arguments]
     return tuple(each[-1] for each in words if each and each[-1] != "*")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from mini_kv.core.card import DISPATCHER_NAME, CandidateManifest, TaskCard
 from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.places import split_outside_brackets
 from mini_kv.system.paths import PathRefused, confined_path, require_regular_file
 from mini_kv.task_card.document import KeyPath, Plain
 from mini_kv.task_card.structure import Finding
@@ -198,12 +199,12 @@ def _operator_schema(text: Plain, dispatcher: Plain) -> Iterator[Finding]:
         return
     if parsed["name"] not in (operator, dispatcher):
         yield ("schema",), f"found the name {parsed['name']!r}; allowed: {operator!r}, as the dispatcher says"
-    for argument in _split(parsed["arguments"]):
+    for argument in split_outside_brackets(parsed["arguments"]):
         if argument != "*" and not _ARGUMENT.fullmatch(argument):
             yield ("schema",), f"found the argument {found_text(argument)}; allowed: 'Type name', {example}"
     returns = parsed["returns"].strip()
     inner = returns[1:-1] if returns.startswith("(") and returns.endswith(")") else returns
-    for each in _split(inner):
+    for each in split_outside_brackets(inner):
         if not _RETURN.fullmatch(each):
             yield ("schema",), f"found the return {found_text(each)}; allowed: a type, {example}"
 
@@ -217,19 +218,6 @@ def _balanced(text: str) -> bool:
         elif character in closing and (not stack or stack.pop() != closing[character]):
             return False
     return not stack
-
-
-def _split(arguments: str) -> list[str]:
-    """Split at the commas that stand in no bracket."""
-    parts, depth = [""], 0
-    for character in arguments:
-        depth += (character in "([") - (character in ")]")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    stripped = [part.strip() for part in parts]
-    return [] if stripped == [""] else stripped
 
 
 def _kernel_name(text: Plain) -> Iterator[Finding]:

@@ -7,8 +7,6 @@ and the machine, so it is measured, in the trusted process: nothing that a candi
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Sequence
 
 import torch
@@ -16,6 +14,7 @@ import torch
 from mini_kv.core.statistics import median
 from mini_kv.worker.rotation import copied
 from mini_kv.worker.timing import CpuTimer
+from mini_kv.worker.unseen import time_unseen
 
 ArgumentSet = Sequence[object]
 
@@ -39,17 +38,7 @@ def time_copies(
         return moved + [torch.empty_like(one).fill_(1) for one in results]
 
     timer.ready(move, rotating, len(fresh))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    clock = time.perf_counter_ns
-    try:
-        sets = [copied(arguments) for arguments in fresh]
-        start = clock()
-        kept = [move(*arguments) for arguments in sets]
-        fresh_us = (clock() - start) / 1000.0 / len(kept)
-    finally:
-        gc.enable()
-        torch.set_num_threads(threads)
+    (fresh_us,) = time_unseen(move, lambda: [copied(arguments) for arguments in fresh]).samples_us
     batch = timer.batch(
         move, rotating, warmup=len(rotating), iterations=ROTATING_SAMPLES, calls_per_sample=0, cache="hot"
     )
