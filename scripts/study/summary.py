@@ -169,7 +169,7 @@ def summarise(shares: Sequence[Share], regroupings: int = REGROUPINGS) -> Summar
 
 
 def own(plans: Sequence[Plan], share: Share) -> list[Plan]:
-    """Return those of the plans whose kernel counts as this session measured it."""
+    """Return those of the plans whose kernel counts as it was measured here."""
     return [plan for plan in plans if plan.kernel in share.kernels]
 
 
