@@ -1,10 +1,27 @@
-"""What both roles do at the first request: choose the device, set torch's threads, tell the facts."""
+"""What both roles do at the first request: choose the device, set torch's threads, tell the facts.
+
+And what both do around times on a CPU: one thread.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from mini_kv.core.protocol import Hello, Ready
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread in the block, as wherever a CPU is timed; then as many as before."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def open_device(hello: Hello) -> tuple[torch.device, Ready]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mini_kv.worker.device import one_thread
 from mini_kv.worker.glimpse import Glimpse, Looker
 from mini_kv.worker.timing import kept_indices
 
@@ -62,16 +63,12 @@ class Repeats:
             torch.cuda.synchronize()
             return
         # One thread, as when it is timed: threads that wait for each other burn time that is no work.
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             if kept_outputs:
                 self._run_and_keep(calls, kept_outputs)
             else:
                 for position in range(calls):
                     self._call(*self._sets[position % len(self._sets)])
-        finally:
-            torch.set_num_threads(threads)
 
     def _run_and_keep(self, calls: int, kept_outputs: int) -> None:
         self.kept = {}

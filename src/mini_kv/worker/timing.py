@@ -25,6 +25,7 @@ import torch
 
 from mini_kv.core.protocol import kept_call
 from mini_kv.core.statistics import tick_median
+from mini_kv.worker.device import one_thread
 from mini_kv.worker.glimpse import Glimpse, Looker
 from mini_kv.worker.heap import mallopt
 from mini_kv.worker.rotation import copied
@@ -111,12 +112,8 @@ class CpuTimer:
         kept_at: float = 1.0,
     ) -> Batch:
         """Take the samples; inputs rotate from call to call (there is no L2 to clear outside a pair)."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             return self._batch(call, sets, warmup, iterations, calls_per_sample, cache, kept_at)
-        finally:
-            torch.set_num_threads(threads)
 
     def _batch(
         self,
@@ -171,9 +168,7 @@ class CpuTimer:
 
     def ready(self, call: Call, sets: Sequence[ArgumentSet], calls: int) -> None:
         """Spend what only first calls cost, and leave the collector off; ``calls`` on other sets follow."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             # What comes takes memory too: as it is received, and where the calls find it.
             held = [copied(sets[0]) for _ in range(2 * calls)]
             _grow_pool(call(*sets[0]), calls + _SPARE_OUTPUTS)
@@ -181,8 +176,6 @@ class CpuTimer:
             gc.collect()
             gc.disable()
             _warm(call, sets, READY_CALLS)
-        finally:
-            torch.set_num_threads(threads)
 
     def floor(self, cache: CacheMode) -> tuple[float, float]:
         """Return what the loop and an empty Python call cost, and the clock's resolution."""

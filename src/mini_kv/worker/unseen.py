@@ -11,8 +11,7 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 
-import torch
-
+from mini_kv.worker.device import one_thread
 from mini_kv.worker.glimpse import PLACES, Looker
 from mini_kv.worker.timing import Batch
 
@@ -25,20 +24,18 @@ def time_unseen(call: Callable[..., object], make: Callable[[], Sequence[Sequenc
     A short call is hidden by what a call on its own costs beside it, so several are timed as one. How much of
     each result is looked at is shared among them: a thread that fills them later has no time to.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     clock = time.perf_counter_ns
-    try:
-        # No garbage is collected here: what is called back for that would find the new arguments.
-        sets = make()
-        looker = Looker(max(PLACES // len(sets), LEAST_PLACES))
-        start = clock()
-        results = [call(*arguments) for arguments in sets]
-        elapsed_ns = clock() - start
-        seen = [looker.look(result) for result in results]
-    finally:
-        gc.enable()
-        torch.set_num_threads(threads)
+    with one_thread():
+        try:
+            # No garbage is collected here: what is called back for that would find the new arguments.
+            sets = make()
+            looker = Looker(max(PLACES // len(sets), LEAST_PLACES))
+            start = clock()
+            results = [call(*arguments) for arguments in sets]
+            elapsed_ns = clock() - start
+            seen = [looker.look(result) for result in results]
+        finally:
+            gc.enable()
     return Batch(
         samples_us=(elapsed_ns / 1000.0 / len(results),),
         launch_exposed=(),
