@@ -20,12 +20,12 @@ from typing import Any
 
 from mini_kv import compiler, task_card
 from mini_kv.core import protocol as p
-from mini_kv.core.card import DeviceKind
+from mini_kv.core.records.card import DeviceKind
 from mini_kv.system.gpu import read_gpus
 from mini_kv.system.sandbox import probe
 from mini_kv.system.sandbox.cage import Cage, build_cage
-from mini_kv.system.sandbox.rooms import hand_over
 from mini_kv.system.sandbox.trials import GUARDS
+from mini_kv.system.sandbox.worker_folders import hand_over
 from mini_kv.system.scratch import scratch_folder
 from mini_kv.system.toolchain import find_toolchain
 from mini_kv.system.workers import Answer, Nursery
@@ -36,7 +36,7 @@ TIMEOUT_S = 240.0
 
 BOOT = (
     "import json, sys; order = json.loads(sys.argv[1]); sys.path[:] = order['path']\n"
-    "from mini_kv.system.sandbox.stage import enter\n"
+    "from mini_kv.system.sandbox.entry import enter\n"
     "from mini_kv.system.sandbox import trials\n"
     "if order['policy']: enter(order['policy'], order['parent'], ())\n"
 )

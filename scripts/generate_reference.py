@@ -19,9 +19,9 @@ import msgspec
 import yaml
 
 from mini_kv.cli.main import COMMANDS
-from mini_kv.core.isolation import LEVEL_MEANING
 from mini_kv.core.record import Record
-from mini_kv.core.schemas import RECORDS, schema_document
+from mini_kv.core.records.isolation import LEVEL_MEANING
+from mini_kv.core.records.schemas import RECORDS, schema_document
 from mini_kv.task_card.manifest_rules import ALLOWED_CUDA_FLAGS, ALLOWED_CXX_FLAGS
 from page_blocks import replaced
 from reference.codes import collect_codes

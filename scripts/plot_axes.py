@@ -22,9 +22,9 @@ from typing import Any
 import msgspec
 
 from mini_kv.cli.axes_text import curve_lines
-from mini_kv.core.axes import Curve, curves
-from mini_kv.core.benchmark import Benchmark, BenchmarkCase
 from mini_kv.core.record import from_json
+from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase
+from mini_kv.core.rules.axes import Curve, curves
 
 METRICS = {"gb_per_s": "GB/s", "net_us": "net P50 (us)", "speedup": "speedup over the reference"}
 

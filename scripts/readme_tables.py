@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import page_evidence as evidence
 from mini_kv.cli import verdict_text
-from mini_kv.core.attempt import Attempt
-from mini_kv.core.benchmark import Benchmark
-from mini_kv.core.build import Build
-from mini_kv.core.correctness import Correctness
 from mini_kv.core.record import Record, from_json
+from mini_kv.core.records.attempt import Attempt
+from mini_kv.core.records.benchmark import Benchmark
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.correctness import Correctness
 from mini_kv.pipeline import Verdict
 from page_tables import table
 

@@ -48,7 +48,7 @@ def load_candidate(folder: str) -> Callable[..., Any]:
     import torch
 
     from mini_kv.compiler import BuildRequest, build
-    from mini_kv.core.results import Status
+    from mini_kv.core.records.results import Status
     from mini_kv.system.toolchain import find_toolchain
     from mini_kv.task_card.loading import load_manifest
 
@@ -95,7 +95,7 @@ def measure(operator: str, call: Callable[..., Any], dtype: str, calls: int) -> 
     """Time one operator over all sizes."""
     import torch
 
-    from mini_kv.worker.witness import witness
+    from mini_kv.worker.cupti import witness
 
     module = importlib.import_module(f"mini_kv.references.{operator}")
     flush = torch.empty(

@@ -20,7 +20,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 
-from mini_kv.core.schemas import DIALECT, FILE_SUFFIX, RECORDS, drift, schema_document, schema_id
+from mini_kv.core.records.schemas import DIALECT, FILE_SUFFIX, RECORDS, drift, schema_document, schema_id
 
 # Names in evidence/ and what they hold, first match wins.
 EVIDENCE_SCHEMAS: tuple[tuple[str, str], ...] = (

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from mini_kv.artifacts import AttemptWriter
-from mini_kv.core.attempt import Attempt, Axis
-from mini_kv.core.benchmark import Benchmark, BenchmarkCase, Series
-from mini_kv.core.build import Build
 from mini_kv.core.canonical import sha256_bytes
-from mini_kv.core.card import (
+from mini_kv.core.records.attempt import Attempt, Axis
+from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase, Series
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.card import (
     BenchmarkPlan,
     CandidateManifest,
     Case,
@@ -23,12 +23,12 @@ from mini_kv.core.card import (
     Contract,
     TaskCard,
     Tolerance,
-    suite_hash,
 )
-from mini_kv.core.correctness import Correctness
-from mini_kv.core.environment import Environment, GpuFacts, environment_key
-from mini_kv.core.results import Status
-from mini_kv.core.statistics import summarize
+from mini_kv.core.records.correctness import Correctness
+from mini_kv.core.records.environment import Environment, GpuFacts, environment_key
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.statistics import summarize
+from mini_kv.core.rules.suite import suite_hash
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 SOURCES = {"binding.cpp": b"// binding\n", "kernels/add.cu": "// kernel, \u00b5s\n".encode()}

@@ -17,12 +17,12 @@ import pytest
 from fake_worker import SCHEMA, use_cast
 from mini_kv import compiler, pipeline
 from mini_kv.compiler import BuildRequest
-from mini_kv.core.build import Build
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.progress import Event
-from mini_kv.core.results import Status
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.results import Status
 from mini_kv.pipeline import Verdict, VerifyRequest
-from mini_kv.run import inputs as run_inputs
+from mini_kv.run import run_inputs
 from mini_kv.system.toolchain import Toolchain, find_toolchain
 
 CARD = """\

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mini_kv.core import protocol as p
-from mini_kv.core.correctness import Mismatch, Numerics
-from mini_kv.core.process_state import ProcessState
+from mini_kv.core.records.correctness import Mismatch, Numerics
+from mini_kv.core.records.process_state import ProcessState
 from mini_kv.core.tensors import GUARD_BYTES, OutputSpec, TensorSpec
 from mini_kv.system import workers
 from mini_kv.worker.channel import Channel

@@ -13,9 +13,9 @@ from typing import Any
 
 from mini_kv.compiler import BuildRequest, build
 from mini_kv.core import protocol as p
-from mini_kv.core.build import Build
-from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract, TaskCard, Tolerance
-from mini_kv.core.results import Status
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.card import BenchmarkPlan, Case, CaseKind, Contract, TaskCard, Tolerance
+from mini_kv.core.records.results import Status
 from mini_kv.correctness import Subject
 from mini_kv.system.toolchain import find_toolchain
 from mini_kv.system.workers import Answer

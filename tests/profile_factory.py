@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from mini_kv.core.canonical import sha256_bytes
-from mini_kv.core.card import SCHEMA_VERSION
-from mini_kv.core.profile import EXTRA_METRICS, REPLAY_NOTE, SECTIONS, Profile, ProfilerRun
-from mini_kv.core.results import Status
+from mini_kv.core.records.card import SCHEMA_VERSION
+from mini_kv.core.records.profile import EXTRA_METRICS, REPLAY_NOTE, SECTIONS, Profile, ProfilerRun
+from mini_kv.core.records.results import Status
 
 BEFORE = Profile(
     schema_version=SCHEMA_VERSION,

@@ -23,10 +23,10 @@ from mini_kv.artifacts import (
     rebuild_index,
 )
 from mini_kv.artifacts import index as index_module
-from mini_kv.core.attempt import Axis
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import ConfigurationError, IntegrityError, InternalError
-from mini_kv.core.results import Status
+from mini_kv.core.records.attempt import Axis
+from mini_kv.core.records.results import Status
 from mini_kv.system.archive_folder import new_folder_id, utc_text
 
 

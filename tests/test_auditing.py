@@ -12,13 +12,14 @@ import torch
 
 from mini_kv.auditing import audit_card, audit_seeds
 from mini_kv.core import protocol as p
-from mini_kv.core.audit import CardAudit, common_nulls, judge_audits
-from mini_kv.core.card import Tolerance
 from mini_kv.core.progress import silent
-from mini_kv.core.results import Status
+from mini_kv.core.records.card import Tolerance
+from mini_kv.core.records.card_audit import CardAudit
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.null_candidates import common_nulls, judge_audits
 from mini_kv.task_card import load_task_card
-from mini_kv.worker.compare import expect
 from mini_kv.worker.nulls import audit_nulls
+from mini_kv.worker.numerics import expect
 from mini_kv.worker.oracle import Oracle
 
 FIXTURE = Path(__file__).resolve().parent / "fixtures" / "degenerate"

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from card_files import VALID, make_project, problems_of, write
 from fake_project import FakeProject, fake_project
 from mini_kv.cli import verdict_text
-from mini_kv.core.axes import axis_values, curves, expand_axes, is_generated, point_id, powers_of_two
-from mini_kv.core.benchmark import Benchmark
-from mini_kv.core.card import CaseKind, PowersOfTwo, TaskCard, suite_hash
 from mini_kv.core.record import from_json, to_json
-from mini_kv.core.results import Status
+from mini_kv.core.records.benchmark import Benchmark
+from mini_kv.core.records.card import CaseKind, PowersOfTwo, TaskCard
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.axes import axis_values, curves, expand_axes, is_generated, point_id, powers_of_two
+from mini_kv.core.rules.suite import suite_hash
 from mini_kv.task_card import load_task_card
 
 __all__ = ["fake_project"]

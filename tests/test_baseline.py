@@ -10,10 +10,10 @@ import pytest
 
 import attempt_factory as make
 from mini_kv.artifacts import load_baseline, promote_baseline
-from mini_kv.core.attempt import Axis, Baseline
-from mini_kv.core.card import BenchmarkPlan
 from mini_kv.core.errors import ConfigurationError, ExitCode, IntegrityError
-from mini_kv.core.results import Status
+from mini_kv.core.records.attempt import Axis, Baseline
+from mini_kv.core.records.card import BenchmarkPlan
+from mini_kv.core.records.results import Status
 
 MiniKv = Callable[..., tuple[int, str, str]]
 PASSED = ("build", "numerics", "contract")

@@ -12,16 +12,16 @@ import pytest
 
 from mini_kv.benchmark import witnesses
 from mini_kv.benchmark.ceilings import floor_bound_us, peak_bytes_per_us, per_time, percent
-from mini_kv.benchmark.fresh import FreshTry, calls_at_once, judge_claim_again, judge_fresh
 from mini_kv.benchmark.samples import CaseLost, Sets, timed_seed
 from mini_kv.benchmark.telemetry import Watch
+from mini_kv.benchmark.unseen_inputs import FreshTry, calls_at_once, judge_claim_again, judge_fresh
 from mini_kv.benchmark.witnesses import Bound, Run, bound_claim, disagreement, judge_claim
 from mini_kv.core import protocol as p
-from mini_kv.core.benchmark import BenchmarkCase, KernelWitness, Series, Telemetry
-from mini_kv.core.card import Case, CaseKind
-from mini_kv.core.environment import GpuFacts
-from mini_kv.core.results import Finding, Status
-from mini_kv.core.statistics import summarize
+from mini_kv.core.records.benchmark import BenchmarkCase, KernelWitness, Series, Telemetry
+from mini_kv.core.records.card import Case, CaseKind
+from mini_kv.core.records.environment import GpuFacts
+from mini_kv.core.records.results import Finding, Status
+from mini_kv.core.rules.statistics import summarize
 from mini_kv.core.tensors import TensorSpec
 
 H200 = GpuFacts(

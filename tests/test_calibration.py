@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_kv.calibration import CalibrateRequest, calibrate
-from mini_kv.calibration.judging import RATIO_LENGTHS_US, judge, judge_wide, lengths_of, line
-from mini_kv.calibration.running import LENGTHS_US, exit_code
+from mini_kv.calibration.bars import RATIO_LENGTHS_US, judge, judge_wide, lengths_of, line
+from mini_kv.calibration.spin_measurement import LENGTHS_US, exit_code
 from mini_kv.cli import main as cli
 from mini_kv.cli.calibrate import as_text
-from mini_kv.core.calibration import (
+from mini_kv.core.progress import silent
+from mini_kv.core.record import from_json, to_json
+from mini_kv.core.records.calibration import (
     Calibration,
     CalibrationBar,
     SpinRatio,
     SpinReading,
     WideReading,
 )
-from mini_kv.core.progress import silent
-from mini_kv.core.record import from_json, to_json
 
 
 def readings(offset_us: float = 0.0, gain: float = 1.0, witness: bool = True) -> list[SpinReading]:

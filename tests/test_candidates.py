@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from mini_kv.compiler import BuildRequest, build
-from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind
-from mini_kv.core.results import Status
+from mini_kv.core.records.card import CandidateManifest, Case, CaseKind, DeviceKind
+from mini_kv.core.records.results import Status
 from mini_kv.references import rmsnorm
 from mini_kv.system.toolchain import find_toolchain
 from mini_kv.task_card.loading import load_manifest

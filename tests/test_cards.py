@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mini_kv.core.canonical import fixed_seed
-from mini_kv.core.card import Case, CaseKind, TaskCard, Tolerance
+from mini_kv.core.records.card import Case, CaseKind, TaskCard, Tolerance
 from mini_kv.task_card.loading import load_task_card
 
 ROOT = Path(__file__).resolve().parent.parent

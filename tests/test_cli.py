@@ -19,11 +19,11 @@ import pytest
 from fake_project import FakeProject, fake_project
 from fake_worker import use_cast
 from mini_kv import compiler
-from mini_kv.cli import progress
+from mini_kv.cli import progress_bars
 from mini_kv.cli.main import COMMANDS, main
-from mini_kv.cli.stopping import stop_once
+from mini_kv.cli.signals import stop_once
 from mini_kv.core.progress import Event
-from mini_kv.run import inputs as run_inputs
+from mini_kv.run import run_inputs
 
 __all__ = ["fake_project"]
 
@@ -217,7 +217,7 @@ def test_a_fault_outside_every_stage_is_70_and_one_line(
 
 def test_a_stage_is_one_line_when_it_begins_and_one_when_it_ends() -> None:
     stream = io.StringIO()
-    with progress.display(stream) as show:
+    with progress_bars.display(stream) as show:
         for done in range(4):
             show(Event(stage="correctness", done=done, total=3, detail=f"case {done}"))
         show(Event(stage="correctness", done=3, total=3, detail="again"))
@@ -227,7 +227,7 @@ def test_a_stage_is_one_line_when_it_begins_and_one_when_it_ends() -> None:
 def test_a_stage_of_minutes_said_nothing_between_its_first_line_and_its_last() -> None:
     now_s = 0.0
     stream = io.StringIO()
-    with progress.display(stream, lambda: now_s) as show:
+    with progress_bars.display(stream, lambda: now_s) as show:
         for done in range(13):
             show(Event(stage="benchmark", done=done, total=12, detail=f"case {done}"))
             show(Event(stage="build", done=0, total=1, detail="again"))  # nothing to count
@@ -250,7 +250,7 @@ def test_lines_of_two_threads_do_not_run_into_each_other() -> None:
             return len(text)
 
     stream = Writes()
-    with progress.display(stream) as show:
+    with progress_bars.display(stream) as show:
         for stage in ("correctness", "contract"):
             show(Event(stage=stage, done=0, total=1, detail=""))
     assert stream.parts == ["correctness: ...\n", "contract: ...\n"]
@@ -261,7 +261,7 @@ WARNING = Event(stage="baseline", done=0, total=1, detail="[b]x[/] cannot be com
 
 def test_a_warning_is_a_line_of_its_own_and_no_stage() -> None:
     stream = io.StringIO()
-    with progress.display(stream) as show:
+    with progress_bars.display(stream) as show:
         show(WARNING)
         show(Event(stage="build", done=0, total=1))
     assert stream.getvalue() == "mini-kv: warning: [b]x[/] cannot be compared.\nbuild: ...\n"
@@ -273,7 +273,7 @@ def test_a_warning_stays_on_a_terminal_when_the_bars_go() -> None:
             return True
 
     stream = Terminal()
-    with progress.display(stream) as show:
+    with progress_bars.display(stream) as show:
         show(WARNING)
         show(Event(stage="build", done=1, total=1, detail="built"))
     assert "mini-kv: warning: [b]x[/] cannot be compared.\n" in stream.getvalue().replace("\r", "")
@@ -285,7 +285,7 @@ def test_bars_on_a_terminal_survive_odd_details() -> None:
             return True
 
     stream = Terminal()
-    with progress.display(stream) as show:
+    with progress_bars.display(stream) as show:
         show(Event(stage="build", done=0, total=1, detail="[red]not markup[/] \ud83d" * 10))
         show(Event(stage="build", done=1, total=1, detail="built"))
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from mini_kv.core.card import Tolerance
-from mini_kv.core.correctness import Numerics
-from mini_kv.worker import compare as module
-from mini_kv.worker.compare import compare, expect, reference_within_tolerance
+from mini_kv.core.records.card import Tolerance
+from mini_kv.core.records.correctness import Numerics
+from mini_kv.worker import numerics as module
+from mini_kv.worker.numerics import compare, expect, reference_within_tolerance
 
 NAN, INF = math.nan, math.inf
 LOOSE = {"float32": Tolerance(rtol=1e-3, atol=1e-3), "float16": Tolerance(rtol=1e-3, atol=1e-3)}

@@ -18,18 +18,18 @@ from fake_project import FakeProject, fake_project, press_ctrl_c_when
 from fake_worker import use_cast
 from mini_kv.cli import comparison_text
 from mini_kv.cli.main import main
-from mini_kv.comparing import Compared, CompareRequest, compare
-from mini_kv.comparing.verdicts import estimate, sentence, word_of
-from mini_kv.core.benchmark import Benchmark
+from mini_kv.comparison import Compared, CompareRequest, compare
+from mini_kv.comparison.verdicts import estimate, sentence, word_of
 from mini_kv.core.canonical import sha256_bytes
-from mini_kv.core.comparison import ComparedCase, Comparison
-from mini_kv.core.correctness import Correctness
 from mini_kv.core.errors import ConfigurationError, ExitCode
-from mini_kv.core.pairs import PairSet
-from mini_kv.core.profile import KernelFacts
 from mini_kv.core.record import from_json
-from mini_kv.core.results import Status
-from mini_kv.profile_analysis import analyse, compare_profiles
+from mini_kv.core.records.benchmark import Benchmark
+from mini_kv.core.records.comparison import ComparedCase, Comparison
+from mini_kv.core.records.correctness import Correctness
+from mini_kv.core.records.pairs import PairSet
+from mini_kv.core.records.profile import KernelFacts
+from mini_kv.core.records.results import Status
+from mini_kv.profiling.analysis import analyse, compare_profiles
 from mini_kv.system.processes import children
 from profile_factory import profile
 
@@ -169,7 +169,7 @@ def test_both_sides_get_equal_inputs(project: FakeProject) -> None:
 
 
 def test_the_record_binds_builds_sources_suite_environment_and_seeds(project: FakeProject) -> None:
-    from mini_kv.core.card import suite_hash
+    from mini_kv.core.rules.suite import suite_hash
     from mini_kv.task_card import load_task_card
 
     project.build_changes = {"source_sha256": {"op.cpp": "c" * 64}}

@@ -23,10 +23,10 @@ from mini_kv.compiler import store as store_module
 from mini_kv.compiler.recipe import is_stable, make_plan
 from mini_kv.compiler.snapshot import read_candidate
 from mini_kv.compiler.store import BuildStore
-from mini_kv.core.build import Build
-from mini_kv.core.card import CandidateManifest, DeviceKind
 from mini_kv.core.errors import ConfigurationError
-from mini_kv.core.results import Status
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.card import CandidateManifest, DeviceKind
+from mini_kv.core.records.results import Status
 from mini_kv.system.toolchain import Toolchain, find_toolchain
 
 TINY = (

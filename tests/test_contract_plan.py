@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from mini_kv.core import protocol as p
-from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract, TaskCard, Tolerance
-from mini_kv.core.correctness import ContractCheck
-from mini_kv.core.registration import no_fake
-from mini_kv.core.results import Status
+from mini_kv.core.records.card import BenchmarkPlan, Case, CaseKind, Contract, TaskCard, Tolerance
+from mini_kv.core.records.correctness import ContractCheck
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.registration import no_fake
 from mini_kv.core.tensors import Argument, ScalarArg, TensorSpec, contiguous_strides, element_count
-from mini_kv.correctness.contract import (
+from mini_kv.correctness.contract_plan import (
     Question,
     Sample,
     _grade,

@@ -15,8 +15,8 @@ import mini_kv
 from fake_worker import READY, use_cast
 from mini_kv.core import protocol as p
 from mini_kv.core.errors import ConfigurationError, InternalError
-from mini_kv.system.crew import CandidateSeat, OracleSeat
 from mini_kv.system.processes import adopt_orphans
+from mini_kv.system.seats import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost, Nursery
 
 HELLO = p.Hello(device="cpu", threads=1)

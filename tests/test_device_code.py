@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.compiler.device_code import (
+from mini_kv.compiler.device_facts import (
     access_bytes,
     describe,
     function_name,
@@ -17,10 +17,10 @@ from mini_kv.compiler.device_code import (
     parse_sass,
     with_memory,
 )
-from mini_kv.core.build import Build
-from mini_kv.core.device_code import MAX_REMARKS, AccessWidth, DeviceCode, KernelCode, remarks
 from mini_kv.core.record import from_json, to_json
-from mini_kv.core.results import Status
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.device_code import MAX_REMARKS, AccessWidth, DeviceCode, KernelCode, remarks
+from mini_kv.core.records.results import Status
 from mini_kv.system.toolchain import find_cuda_tool
 
 FIXTURES = Path(__file__).parent / "fixtures/device_code"

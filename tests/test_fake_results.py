@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from mini_kv.worker.contract import fake_results, opcheck
+from mini_kv.worker.contract_checks import fake_results, opcheck
 
 Meta = Callable[[torch.Tensor], torch.Tensor]
 LAYOUTS = [torch.ones(3, 5), torch.ones(7, 4), torch.ones(5, 3).t(), torch.ones(1, 4), torch.ones(0, 4)]

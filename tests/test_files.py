@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mini_kv.core.errors import InternalError
-from mini_kv.core.results import Finding
+from mini_kv.core.records.results import Finding
 from mini_kv.system import files
 
 

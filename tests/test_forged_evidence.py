@@ -18,13 +18,13 @@ from mini_kv.artifacts import load_baseline, promote_baseline, read_index, rebui
 from mini_kv.artifacts.attempts import read_record_bytes
 from mini_kv.artifacts.folders import entry_of as entry
 from mini_kv.artifacts.index import LAYOUT_VERSION, SETTLED_S
-from mini_kv.core.attempt import IndexRow
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import IntegrityError
 from mini_kv.core.printable import markdown_cell
 from mini_kv.core.record import from_json, to_builtins, to_json
-from mini_kv.core.results import Status
-from mini_kv.core.statistics import summarize
+from mini_kv.core.records.attempt import IndexRow
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.statistics import summarize
 from mini_kv.system.archive_folder import list_files
 
 MiniKv = Callable[..., tuple[int, str, str]]

@@ -12,16 +12,16 @@ from fake_project import FakeProject, fake_project
 from mini_kv import compiler
 from mini_kv.artifacts import load_baseline
 from mini_kv.compiler import BuildRequest
-from mini_kv.core.attempt import Baseline
-from mini_kv.core.build import Build
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import ConfigurationError, ExitCode
-from mini_kv.core.pairs import PairSet
 from mini_kv.core.record import from_json, to_json
-from mini_kv.core.regression import Decision
-from mini_kv.core.results import Status
+from mini_kv.core.records.attempt import Baseline
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.pairs import PairSet
+from mini_kv.core.records.regression import Decision
+from mini_kv.core.records.results import Status
 from mini_kv.regression import Policy
-from mini_kv.run.rerun import require_sound_sources
+from mini_kv.run.baseline_rebuild import require_sound_sources
 from test_pipeline import SLOWER, WRONG, assert_archived, axis, baseline_of, codes
 
 __all__ = ["fake_project"]

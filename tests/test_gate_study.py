@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from mini_kv.core.protocol import Timed
 from mini_kv.core.record import from_json, to_json
-from mini_kv.core.regression import Decision
+from mini_kv.core.records.regression import Decision
 from mini_kv.regression import Policy
 from mini_kv.worker.rotation import rotation
 from mini_kv.worker.storage import import_arguments

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from mini_kv.core import protocol as p
-from mini_kv.core.card import CaseKind, Contract, Tolerance
+from mini_kv.core.records.card import CaseKind, Contract, Tolerance
 from mini_kv.correctness.rounds import wants_gradients
-from mini_kv.worker.compare import GRADIENT_FACTOR, compare, expect_gradient, reference_within_tolerance
-from mini_kv.worker.contract import gradcheck
+from mini_kv.worker.contract_checks import gradcheck
 from mini_kv.worker.gradients import GradientFault, gradients_of
+from mini_kv.worker.numerics import GRADIENT_FACTOR, compare, expect_gradient, reference_within_tolerance
 from mini_kv.worker.oracle import Oracle
 from probe import probe_card, probe_case, probe_subject
 

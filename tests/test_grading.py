@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_kv.core import protocol as p
-from mini_kv.core.card import Case, CaseKind, Contract, Raises, Tolerance
-from mini_kv.core.correctness import Mismatch, Numerics
-from mini_kv.core.form import grade_form
+from mini_kv.core.records.card import Case, CaseKind, Contract, Raises, Tolerance
+from mini_kv.core.records.correctness import Mismatch, Numerics
+from mini_kv.core.rules.output_form import grade_form
 from mini_kv.core.tensors import AbsentArg, OutputSpec, ScalarArg, TensorSpec, input_bytes
 from mini_kv.correctness.grading import (
     describe_argument,

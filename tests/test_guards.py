@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from mini_kv.core import protocol as p
-from mini_kv.core.card import Case, CaseKind, Contract
-from mini_kv.core.correctness import CaseResult
 from mini_kv.core.progress import silent
-from mini_kv.core.results import Status
+from mini_kv.core.records.card import Case, CaseKind, Contract
+from mini_kv.core.records.correctness import CaseResult
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.verdict import axes_of
 from mini_kv.core.tensors import GUARD_BYTES
-from mini_kv.core.verdict import axes_of
 from mini_kv.correctness import overall
 from mini_kv.correctness.cases import run_cases
 from mini_kv.correctness.grading import grade_guards
@@ -68,7 +68,7 @@ def test_a_read_behind_an_input_that_hides_within_the_tolerance_does_not_repeat(
 
 
 def test_the_memory_axis_speaks_for_itself() -> None:
-    from mini_kv.core.correctness import Correctness
+    from mini_kv.core.records.correctness import Correctness
 
     cases = tuple(run(probe_case("honest", 0), probe_case("stray", 1), probe_case("writes", 4)).values())
     record = Correctness(

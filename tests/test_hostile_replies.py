@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 import attempt_factory as make
 from fake_worker import Candidate, Oracle, answer
 from mini_kv.benchmark import TimedSubject
-from mini_kv.benchmark.cases import finish_case, take_case
+from mini_kv.benchmark.case_timing import finish_case, take_case
 from mini_kv.core import protocol as p
-from mini_kv.core.benchmark import KernelWitness
-from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract, Raises
 from mini_kv.core.progress import silent
-from mini_kv.core.results import Status
+from mini_kv.core.records.benchmark import KernelWitness
+from mini_kv.core.records.card import BenchmarkPlan, Case, CaseKind, Contract, Raises
+from mini_kv.core.records.results import Status
 from mini_kv.correctness import Subject
 from mini_kv.correctness.cases import run_cases
 from mini_kv.system.workers import Answer, Lost

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mini_kv.worker.contract import gradcheck
+from mini_kv.worker.contract_checks import gradcheck
 from mini_kv.worker.jacobians import wrong_derivative
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from mini_kv.benchmark.cases import TimedSubject, take_case
+from mini_kv.benchmark.case_timing import TimedSubject, take_case
 from mini_kv.core import protocol as p
-from mini_kv.core.card import Case, CaseKind, Contract
-from mini_kv.core.correctness import CaseResult, Round
 from mini_kv.core.progress import silent
-from mini_kv.core.results import Status
-from mini_kv.core.verdict import TIMING_EXIT_CODES
+from mini_kv.core.records.card import Case, CaseKind, Contract
+from mini_kv.core.records.correctness import CaseResult, Round
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.verdict import TIMING_EXIT_CODES
 from mini_kv.correctness.cases import run_cases
-from mini_kv.correctness.later import look_again
+from mini_kv.correctness.kept_outputs import look_again
 from mini_kv.system.workers import Answer, Lost
 from probe import candidate_seat, oracle_seat, probe_card, probe_case, probe_subject
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import attempt_factory as make
 from mini_kv.artifacts import read_index
-from mini_kv.core.attempt import IndexRow, Leaderboard
+from mini_kv.core.records.attempt import IndexRow, Leaderboard
 from mini_kv.leaderboard import rank_attempts, rejections, to_markdown, to_text, why_not_ranked
 
 MiniKv = Callable[..., tuple[int, str, str]]

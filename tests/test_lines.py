@@ -13,9 +13,9 @@ import profile_factory
 from fake_project import FakeProject, fake_project
 from mini_kv.cli import profile_text, verdict_text
 from mini_kv.cli.lines import as_lines, quoted
-from mini_kv.core.device_code import DeviceCode, KernelCode
 from mini_kv.core.printable import printable
-from mini_kv.core.results import Finding, Status
+from mini_kv.core.records.device_code import DeviceCode, KernelCode
+from mini_kv.core.records.results import Finding, Status
 from mini_kv.pipeline import Verdict
 
 __all__ = ["fake_project"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mini_kv.core.registration import NO_FAKE
-from mini_kv.worker.contract import dynamic_shapes, fake_results, opcheck, opcheck_layout
+from mini_kv.core.rules.registration import NO_FAKE
+from mini_kv.worker.contract_checks import dynamic_shapes, fake_results, opcheck, opcheck_layout
 from mini_kv.worker.load_faults import operator_names, python_fault, registered_text
 
 

@@ -14,14 +14,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from mini_kv import machine
-from mini_kv.cli import doctor
-from mini_kv.core.card import DeviceKind
-from mini_kv.core.environment import Environment, GpuFacts
+from mini_kv import doctor
+from mini_kv.cli.doctor import render
 from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.records.card import DeviceKind
+from mini_kv.core.records.environment import Environment, GpuFacts
+from mini_kv.run.environment_facts import environment as describe_environment
 from mini_kv.system import gpu as gpu_module
 from mini_kv.system.gpu import NO_GPUS, GpuReport, Nvml, throttle_names, visible_places
-from mini_kv.system.machine import HostFacts, IsolationFacts, host_facts, isolation_facts, usable_cpus
+from mini_kv.system.host import HostFacts, IsolationFacts, host_facts, isolation_facts, usable_cpus
 from mini_kv.system.toolchain import Compiler, Toolchain, TorchFacts
 
 GPU = GpuFacts(
@@ -65,7 +66,7 @@ def describe(
     timer_plan: str = "events",
     isolation: str = "none",
 ) -> Environment:
-    return machine.environment(
+    return describe_environment(
         device=device, timer_plan=timer_plan, isolation=isolation, toolchain=tools, gpus=gpus, host=host
     )
 
@@ -227,10 +228,10 @@ def test_the_gpu_here_tells_what_the_key_and_the_floor_need() -> None:
 def test_doctor_says_what_can_be_verified(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mini_kv: Callable[..., tuple[int, str, str]]
 ) -> None:
-    def examine(tools: Toolchain, gpus: GpuReport) -> machine.Doctor:
-        monkeypatch.setattr(machine, "find_toolchain", lambda *_: tools)
-        monkeypatch.setattr(machine, "read_gpus", lambda *_: gpus)
-        return machine.examine(tmp_path, {"PATH": ""})
+    def examine(tools: Toolchain, gpus: GpuReport) -> doctor.Doctor:
+        monkeypatch.setattr(doctor, "find_toolchain", lambda *_: tools)
+        monkeypatch.setattr(doctor, "read_gpus", lambda *_: gpus)
+        return doctor.examine(tmp_path, {"PATH": ""})
 
     assert examine(TOOLS, REPORT).can_verify == ("cpu", "cuda")
     assert examine(TOOLS, NO_GPUS).can_verify == ("cpu",)
@@ -249,16 +250,16 @@ def test_doctor_says_what_can_be_verified(
 
 
 def test_every_lack_comes_with_advice(tmp_path: Path) -> None:
-    found = machine.examine(tmp_path, os.environ)
+    found = doctor.examine(tmp_path, os.environ)
     assert all((line.advice is None) == (line.state == "ok") for line in found.lines)
     names = [line.name for line in found.lines]
     assert len(set(names)) == len(names)
-    assert doctor.render(found).count("\n") == len(names) + 1
+    assert render(found).count("\n") == len(names) + 1
 
 
 def test_a_kernel_without_isolation_is_a_note_and_no_failure() -> None:
     nothing = IsolationFacts(landlock_abi=0, user_namespaces=False, seccomp=False)
-    lines = machine.isolation_lines(nothing)
+    lines = doctor.isolation_lines(nothing)
     assert {line.state for line in lines} == {"note"}
     assert all(line.advice for line in lines)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mini_kv.core.card import CandidateManifest
 from mini_kv.core.errors import ConfigurationError, ExitCode
+from mini_kv.core.records.card import CandidateManifest
 from mini_kv.task_card import check_pair, load_manifest, load_task_card
 from mini_kv.task_card.manifest_rules import RESERVED_NAMESPACES
 

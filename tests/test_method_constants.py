@@ -11,17 +11,17 @@ import pytest
 PACKAGE = Path("src/mini_kv")
 # Where a number decides what is measured, believed, compared or called slower.
 METHOD = (
-    "core/quality.py",
-    "core/statistics.py",
+    "core/rules/quality.py",
+    "core/rules/statistics.py",
     "worker/timing.py",
-    "worker/copies.py",
+    "worker/copy_costs.py",
     "benchmark/*.py",
     "regression/*.py",
     "calibration/*.py",
-    "comparing/verdicts.py",
-    "comparing/running.py",
-    "run/gate.py",
-    "run/pairs.py",
+    "comparison/verdicts.py",
+    "comparison/interleaved_run.py",
+    "run/regression_gate.py",
+    "run/process_pairs.py",
 )
 HEADING = "## Every constant"
 _ROW = re.compile(r"^\| `(?P<name>[\w.]+)` \| `(?P<value>[^`]+)` \| (?P<reason>.+) \|$", re.MULTILINE)

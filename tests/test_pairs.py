@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from mini_kv.benchmark.pairs import (
+from mini_kv.benchmark.pair_timing import (
     MAX_MOVED_BYTES,
     PairInputs,
     batch_order,
@@ -21,9 +21,9 @@ from mini_kv.benchmark.pairs import (
 )
 from mini_kv.benchmark.samples import Sets, SideLost, TimedSubject
 from mini_kv.core import protocol as p
-from mini_kv.core.card import BenchmarkPlan, Case, CaseKind, Contract
-from mini_kv.core.correctness import Numerics
-from mini_kv.core.pairs import PairResult
+from mini_kv.core.records.card import BenchmarkPlan, Case, CaseKind, Contract
+from mini_kv.core.records.correctness import Numerics
+from mini_kv.core.records.pairs import PairResult
 from mini_kv.core.tensors import OutputSpec
 from mini_kv.system.workers import Answer, Lost
 

@@ -14,8 +14,8 @@ import torch
 
 from mini_kv.benchmark import samples
 from mini_kv.core import protocol as p
-from mini_kv.core.card import Case, CaseKind
 from mini_kv.core.cost import Cost
+from mini_kv.core.records.card import Case, CaseKind
 from mini_kv.core.tensors import element_count
 from mini_kv.references import fused_bias_relu, peers, rmsnorm, vector_add
 from mini_kv.task_card.loading import load_task_card

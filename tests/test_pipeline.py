@@ -18,15 +18,15 @@ from fake_worker import doubled, inputs_of
 from mini_kv import benchmark, compiler, correctness, pipeline
 from mini_kv.artifacts import check_files, promote_baseline, read_attempt, read_index
 from mini_kv.core import protocol as p
-from mini_kv.core.attempt import Attempt
-from mini_kv.core.benchmark import Benchmark
-from mini_kv.core.correctness import CaseResult, Correctness
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.record import from_json
-from mini_kv.core.regression import Decision
-from mini_kv.core.results import Status
+from mini_kv.core.records.attempt import Attempt
+from mini_kv.core.records.benchmark import Benchmark
+from mini_kv.core.records.correctness import CaseResult, Correctness
+from mini_kv.core.records.regression import Decision
+from mini_kv.core.records.results import Status
 from mini_kv.pipeline import Verdict
-from mini_kv.run import inputs as run_inputs
+from mini_kv.run import run_inputs
 from mini_kv.system.modules import import_path
 from mini_kv.system.processes import children
 from mini_kv.system.workers import Nursery, Worker

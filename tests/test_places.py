@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_kv.core.places import Places, argument_names, element_at
+from mini_kv.core.rules.byte_locations import Places, argument_names, element_at
 from mini_kv.core.tensors import ScalarArg, TensorSpec
 from mini_kv.worker.storage import export_arguments
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from mini_kv.core import protocol as p
-from mini_kv.core.benchmark import KernelSeen, KernelWitness
-from mini_kv.core.card import CaseKind, Contract, suite_hash
-from mini_kv.core.correctness import CallTrace, ContractCheck
-from mini_kv.core.policies import judge_timed_kernels, judge_trace, library_kernels, library_operators
-from mini_kv.core.results import Finding, Status
-from mini_kv.correctness.contract import collect_samples
+from mini_kv.core.records.benchmark import KernelSeen, KernelWitness
+from mini_kv.core.records.card import CaseKind, Contract
+from mini_kv.core.records.correctness import CallTrace, ContractCheck
+from mini_kv.core.records.results import Finding, Status
+from mini_kv.core.rules.policies import judge_timed_kernels, judge_trace, library_kernels, library_operators
+from mini_kv.core.rules.suite import suite_hash
+from mini_kv.correctness.contract_plan import collect_samples
 from mini_kv.correctness.tracing import run_trace
 from probe import candidate_seat, probe_card, probe_case, probe_subject
 

@@ -17,18 +17,19 @@ import pytest
 import torch
 
 from mini_kv.core import protocol as p
-from mini_kv.core.card import Contract
-from mini_kv.core.correctness import StateChange
-from mini_kv.core.process_state import ProcessState, compare_states, judge_changes
 from mini_kv.core.progress import silent
-from mini_kv.core.results import Status
+from mini_kv.core.records.card import Contract
+from mini_kv.core.records.correctness import StateChange
+from mini_kv.core.records.process_state import ProcessState
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.process_changes import compare_states, judge_changes
 from mini_kv.correctness.cases import run_cases
-from mini_kv.correctness.state import check_state
+from mini_kv.correctness.process_changes import check_state
 from mini_kv.system.workers import Answer, Lost
 from mini_kv.worker import storage
 from mini_kv.worker.candidate import Candidate
-from mini_kv.worker.process_state import describe_process, foreign_kernels
-from mini_kv.worker.replaced import code_here, replaced_since
+from mini_kv.worker.process_snapshot import describe_process, foreign_kernels
+from mini_kv.worker.replaced_functions import code_here, replaced_since
 from probe import candidate_seat, probe_card, probe_case, probe_subject
 
 LIBC = ctypes.CDLL(None)
@@ -100,9 +101,9 @@ def test_a_replaced_function_is_found_wherever_it_stands(
 def test_what_torch_puts_in_the_place_of_its_own_is_no_fault() -> None:
     """``import torch._dynamo`` wraps ``torch.manual_seed`` and registers operators in namespaces of torch."""
     program = """
-from mini_kv.worker.process_state import describe_process, foreign_kernels
-from mini_kv.worker.replaced import code_here, replaced_since
-from mini_kv.core.process_state import compare_states, judge_changes
+from mini_kv.worker.process_snapshot import describe_process, foreign_kernels
+from mini_kv.worker.replaced_functions import code_here, replaced_since
+from mini_kv.core.records.process_state import compare_states, judge_changes
 code, before = code_here(), describe_process().facts
 import torch, torch._dynamo, torch._functorch.aot_autograd
 torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
@@ -159,8 +160,8 @@ def test_a_change_that_cannot_be_taken_back_is_a_fault() -> None:
 import ctypes, gc, locale, os, resource, signal, sys, torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import BaseTorchFunctionMode
-from mini_kv.worker.process_state import describe_process
-from mini_kv.core.process_state import compare_states, judge_changes
+from mini_kv.worker.process_snapshot import describe_process
+from mini_kv.core.records.process_state import compare_states, judge_changes
 library = torch.library.Library("_", "IMPL", "PrivateUse1")
 locale.setlocale(locale.LC_ALL, "C.UTF-8")
 for name, statement in {CANNOT_BE_TAKEN_BACK}.items():

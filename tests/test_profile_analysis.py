@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_kv.core.errors import ConfigurationError
-from mini_kv.core.profile import KernelFacts, Profile
-from mini_kv.core.results import Finding, Status
-from mini_kv.profile_analysis import analyse, compare_profiles
-from mini_kv.profile_analysis.facts import bare_function, is_wanted
-from mini_kv.profile_analysis.raw_page import MalformedPage, parse_raw_page
-from mini_kv.profile_analysis.units import Dimension, convert, number
+from mini_kv.core.records.profile import KernelFacts, Profile
+from mini_kv.core.records.results import Finding, Status
+from mini_kv.profiling.analysis import analyse, compare_profiles
+from mini_kv.profiling.analysis.facts import bare_function, is_wanted
+from mini_kv.profiling.analysis.raw_page import MalformedPage, parse_raw_page
+from mini_kv.profiling.analysis.units import Dimension, convert, number
 from profile_factory import BEFORE, profile
 
 FIXTURES = Path(__file__).parent / "fixtures/ncu"

@@ -19,10 +19,18 @@ import pytest
 from fake_ncu import calls, make_ncu
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import ConfigurationError, IntegrityError
-from mini_kv.core.profile import EXTRA_METRICS, SECTIONS, Profile, TargetPlan
-from mini_kv.core.results import Finding, Status
-from mini_kv.profile_case import ProfileRequest, profile_case
-from mini_kv.profiler import Capture, CaptureRequest, Ncu, ProfileArchive, capture, find_ncu, load_profile
+from mini_kv.core.records.profile import EXTRA_METRICS, SECTIONS, Profile, TargetPlan
+from mini_kv.core.records.results import Finding, Status
+from mini_kv.profiling import ProfileRequest, profile_case
+from mini_kv.profiling.ncu import (
+    Capture,
+    CaptureRequest,
+    Ncu,
+    ProfileArchive,
+    capture,
+    find_ncu,
+    load_profile,
+)
 from mini_kv.system.files import sha256_file
 from profile_factory import BEFORE
 
@@ -189,7 +197,7 @@ def test_a_capture_that_hangs_is_ended(take: Callable[..., Capture]) -> None:
 
 
 def test_an_import_that_hangs_is_ended(take: Callable[..., Capture], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mini_kv.profiler.capturing.IMPORT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("mini_kv.profiling.ncu.capturing.IMPORT_TIMEOUT_S", 0.5)
     failure = take("import hangs").failure
     assert failure is not None
     assert failure.code == "REPORT_DOES_NOT_IMPORT"

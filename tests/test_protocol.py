@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mini_kv.core import protocol as p
-from mini_kv.core.card import Tolerance
 from mini_kv.core.protocol import ProtocolError
+from mini_kv.core.records.card import Tolerance
 from mini_kv.core.tensors import AbsentArg, ScalarArg, TensorSpec
 
 TENSOR = TensorSpec(

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from mini_kv.cli.main import COMMANDS
-from mini_kv.core.card import CandidateManifest, Contract, TaskCard
 from mini_kv.core.errors import ExitCode
-from mini_kv.core.schemas import RECORDS
+from mini_kv.core.records.card import CandidateManifest, Contract, TaskCard
+from mini_kv.core.records.schemas import RECORDS
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"

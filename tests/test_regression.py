@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attempt_factory as make
-from mini_kv.core.attempt import Attempt, Baseline
-from mini_kv.core.benchmark import Benchmark, BenchmarkCase, Series
 from mini_kv.core.canonical import sha256_bytes
-from mini_kv.core.card import suite_hash
 from mini_kv.core.errors import ExitCode
-from mini_kv.core.regression import Decision, Regression
-from mini_kv.core.results import Finding
-from mini_kv.core.statistics import summarize
+from mini_kv.core.records.attempt import Attempt, Baseline
+from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase, Series
+from mini_kv.core.records.regression import Decision, Regression
+from mini_kv.core.records.results import Finding
+from mini_kv.core.rules.statistics import summarize
+from mini_kv.core.rules.suite import suite_hash
 from mini_kv.regression import (
     CurrentMeasurement,
     Policy,

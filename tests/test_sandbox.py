@@ -17,20 +17,20 @@ from typing import Any
 import pytest
 
 from mini_kv.core.errors import ConfigurationError
-from mini_kv.core.isolation import Isolation, IsolationLevel, MissingFeature, level_of
+from mini_kv.core.records.isolation import Isolation, IsolationLevel, MissingFeature, level_of
 from mini_kv.system.processes import cpu_time_ns, descendants, kill_descendants
 from mini_kv.system.sandbox import cage as cage_module
 from mini_kv.system.sandbox import policy, probe, seccomp, trials
 from mini_kv.system.sandbox.cage import Cage, build_cage
 from mini_kv.system.sandbox.policy import survey, user_for, wanted_features
-from mini_kv.system.sandbox.rooms import hand_over, make_rooms
+from mini_kv.system.sandbox.worker_folders import hand_over, make_rooms
 from mini_kv.system.toolchain import find_toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORT_PATH = (str(ROOT / "src"), *(entry for entry in sys.path if entry and os.path.exists(entry)))
 _INSIDE = (
     "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
-    "from mini_kv.system.sandbox.stage import enter; enter(a['policy'], a['parent'], ()); exec(a['code'])"
+    "from mini_kv.system.sandbox.entry import enter; enter(a['policy'], a['parent'], ()); exec(a['code'])"
 )
 _TRY_ALL = "import json; from mini_kv.system.sandbox import trials; "
 

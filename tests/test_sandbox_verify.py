@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from mini_kv import pipeline
-from mini_kv.core.isolation import Isolation, IsolationLevel
-from mini_kv.core.results import Status
+from mini_kv.core.records.isolation import Isolation, IsolationLevel
+from mini_kv.core.records.results import Status
 from mini_kv.pipeline import Verdict, VerifyRequest
 from mini_kv.system.sandbox import cage as cage_module
 

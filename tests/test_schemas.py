@@ -14,9 +14,10 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from mini_kv.core.attempt import ArchivedFile, Attempt, Leaderboard
 from mini_kv.core.canonical import sha256_bytes
-from mini_kv.core.card import (
+from mini_kv.core.record import to_json
+from mini_kv.core.records.attempt import ArchivedFile, Attempt, Leaderboard
+from mini_kv.core.records.card import (
     AXIS_NAME,
     DISPATCHER_NAME,
     EXCEPTION_NAME,
@@ -31,11 +32,17 @@ from mini_kv.core.card import (
     TaskCard,
     Tolerance,
 )
-from mini_kv.core.profile import Seed
-from mini_kv.core.record import to_json
-from mini_kv.core.regression import Decision, Regression
-from mini_kv.core.results import Sha256
-from mini_kv.core.schemas import DIALECT, RECORDS, drift, schema_document, schema_file_name, schema_text
+from mini_kv.core.records.profile import Seed
+from mini_kv.core.records.regression import Decision, Regression
+from mini_kv.core.records.results import Sha256
+from mini_kv.core.records.schemas import (
+    DIALECT,
+    RECORDS,
+    drift,
+    schema_document,
+    schema_file_name,
+    schema_text,
+)
 
 RunMiniKv = Callable[..., tuple[int, str, str]]
 

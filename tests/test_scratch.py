@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from fake_project import FakeProject, fake_project
-from mini_kv import machine
-from mini_kv.run.inputs import device_lock
+from mini_kv import doctor
+from mini_kv.run.run_inputs import device_lock
 from mini_kv.system import scratch
 from mini_kv.system.gpu import NO_GPUS
 from mini_kv.system.sandbox.probe import probe_isolation
@@ -222,7 +222,7 @@ def test_a_temporary_directory_that_workers_cannot_enter_cost_the_isolation(
         assert folder.parent == other
     left = abandoned_in(other)
     assert (sweep_scratch(), left.exists()) == (1, False)
-    lines = {line.name: line for line in machine.examine(place, os.environ).lines}
+    lines = {line.name: line for line in doctor.examine(place, os.environ).lines}
     assert lines["scratch"].detail == str(other)
     other.chmod(0o700)
     found, fault = scratch_place()

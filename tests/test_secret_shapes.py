@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from mini_kv.core.card import Case, CaseKind, Contract, suite_hash
 from mini_kv.core.progress import silent
-from mini_kv.core.results import Status
+from mini_kv.core.records.card import Case, CaseKind, Contract
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.suite import suite_hash
 from mini_kv.core.tensors import element_count
 from mini_kv.correctness.cases import run_cases
 from mini_kv.run.secret_shapes import MAX_ELEMENTS, MIN_ELEMENTS, secret_cases

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_kv.core import quality, student_t
-from mini_kv.core.benchmark import Series
-from mini_kv.core.quality import judge_quality
-from mini_kv.core.statistics import (
+from mini_kv.core.records.benchmark import Series
+from mini_kv.core.rules import quality, student_t
+from mini_kv.core.rules.quality import judge_quality
+from mini_kv.core.rules.statistics import (
     geometric_mean,
     interquartile_range,
     mean,

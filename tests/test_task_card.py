@@ -17,8 +17,8 @@ import yaml
 
 from card_files import CARDS, VALID, edited, make_project, problems_of, write
 from mini_kv.cli.validate_task import _candidate_folders
-from mini_kv.core.card import CaseKind
 from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.records.card import CaseKind
 from mini_kv.task_card import LoadedCard, load_task_card
 from mini_kv.task_card.loading import MAX_FILE_BYTES
 

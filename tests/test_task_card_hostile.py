@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from card_files import VALID, make_project, problems_of, write
-from mini_kv.core.card import TaskCard
 from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.records.card import TaskCard
 from mini_kv.task_card import LoadedCard, load_task_card
 from mini_kv.task_card.document import MAX_NODES, read_document
 from mini_kv.task_card.loading import MAX_FILE_BYTES

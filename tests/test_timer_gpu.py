@@ -12,9 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from mini_kv.calibration import CalibrateRequest, calibrate
-from mini_kv.calibration.running import MIN_PROCESSES
-from mini_kv.core.benchmark import Telemetry
+from mini_kv.calibration.spin_measurement import MIN_PROCESSES
 from mini_kv.core.progress import silent
+from mini_kv.core.records.benchmark import Telemetry
 from mini_kv.system.gpu import open_nvml
 from study.bench import Subject, open_all, open_bench
 from study.controls import Neighbour, control_processes, strangers_among, take_controls

@@ -17,8 +17,8 @@ import torch
 
 from mini_kv.core import protocol as p
 from mini_kv.worker import timing
-from mini_kv.worker.glimpse import PLACES, Looker, overlay
-from mini_kv.worker.repeats import Repeats
+from mini_kv.worker.bulk_calls import Repeats
+from mini_kv.worker.output_samples import PLACES, Looker, overlay
 from mini_kv.worker.storage import as_outputs
 from mini_kv.worker.timed_cases import TimedCases
 from mini_kv.worker.timing import CpuTimer, kept_indices, tick_us, timer_for

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from attempt_factory import benchmark, benchmark_case, series
-from mini_kv.core.attempt import Axis
-from mini_kv.core.benchmark import Benchmark, BenchmarkCase
-from mini_kv.core.build import Build
-from mini_kv.core.card import CaseKind
-from mini_kv.core.correctness import CaseResult, ContractCheck, Correctness, Round
 from mini_kv.core.errors import ExitCode
-from mini_kv.core.regression import Decision, Regression
-from mini_kv.core.results import Finding, Status
-from mini_kv.core.verdict import axes_of, exit_code_of, failed_checks, smallest_failure
+from mini_kv.core.records.attempt import Axis
+from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.card import CaseKind
+from mini_kv.core.records.correctness import CaseResult, ContractCheck, Correctness, Round
+from mini_kv.core.records.regression import Decision, Regression
+from mini_kv.core.records.results import Finding, Status
+from mini_kv.core.rules.verdict import axes_of, exit_code_of, failed_checks, smallest_failure
 from mini_kv.regression import Policy
 
 BUILD = Build(

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from mini_kv.worker.witness import _Activity, _summarise, union_us
+from mini_kv.worker.cupti import _Activity, _summarise, union_us
 
 
 @pytest.mark.parametrize(

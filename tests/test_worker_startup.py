@@ -19,7 +19,7 @@ def imported_after(code: str) -> set[str]:
 
 
 def test_the_contract_worker_is_ready_without_inductor() -> None:
-    found = imported_after("from mini_kv.worker.contract import preload; preload()")
+    found = imported_after("from mini_kv.worker.contract_checks import preload; preload()")
     assert "torch._dynamo" in found
     assert "torch._inductor.lowering" not in found
 
@@ -28,10 +28,10 @@ def test_a_trace_starts_without_the_compiler() -> None:
     """torch.profiler's own class imports 861 modules before it starts."""
     found = imported_after(
         "import torch\n"
-        "import mini_kv.worker.witness\n"
+        "import mini_kv.worker.cupti\n"
         "from torch.autograd.profiler import profile\n"
         "with profile(use_cpu=True, use_kineto=True, profile_memory=True) as trace: torch.ones(2)\n"
         "assert trace.kineto_results is not None and list(trace.kineto_results.events())"
     )
-    assert "mini_kv.worker.witness" in found
+    assert "mini_kv.worker.cupti" in found
     assert not {"torch._dynamo", "torch._inductor", "sympy"} & found

@@ -24,26 +24,25 @@ import msgspec
 
 from honest.records import SCHEMA_VERSION, HonestRun, HonestRuns
 from mini_kv import benchmark
-from mini_kv.benchmark.cases import TimedCase, finish_case, take_case
+from mini_kv.benchmark.case_timing import TimedCase, finish_case, take_case
+from mini_kv.benchmark.plan import benchmark_record, hold_device, measure_timer
 from mini_kv.benchmark.telemetry import Watch
-from mini_kv.benchmark.whole import benchmark_record, hold_device, measure_timer
 from mini_kv.core import protocol as p
-from mini_kv.core.build import Build
-from mini_kv.core.card import Case, CaseKind, DeviceKind, TaskCard
-from mini_kv.core.correctness import ContractCheck
-from mini_kv.core.isolation import IsolationLevel
 from mini_kv.core.progress import silent
-from mini_kv.core.results import Status
-from mini_kv.core.verdict import axes_of
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.card import Case, CaseKind, DeviceKind, TaskCard
+from mini_kv.core.records.correctness import ContractCheck
+from mini_kv.core.records.isolation import IsolationLevel
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.verdict import axes_of
 from mini_kv.correctness.cases import run_cases
-from mini_kv.correctness.state import check_state
-from mini_kv.run import Crew, RunInputs, build_candidate, read_inputs, start_crew
-from mini_kv.run import inputs as run_inputs
+from mini_kv.correctness.process_changes import check_state
+from mini_kv.run import Crew, RunInputs, build_candidate, read_inputs, run_inputs, start_crew
 from mini_kv.run.crew import fresh_candidate, load_fault
-from mini_kv.run.stages import DeviceState, device_state
-from mini_kv.system.crew import CandidateSeat
-from mini_kv.system.machine import usable_cpus
+from mini_kv.run.steps import DeviceState, device_state
+from mini_kv.system.host import usable_cpus
 from mini_kv.system.processes import adopt_orphans
+from mini_kv.system.seats import CandidateSeat
 
 CARDS = ("vector_add", "fused_bias_relu", "rmsnorm")
 SHIPPED = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 
-from mini_kv.core.card import SCHEMA_VERSION
+from mini_kv.core.records.card import SCHEMA_VERSION
 
 EXIT_CODES: Mapping[int, str] = types.MappingProxyType(
     {

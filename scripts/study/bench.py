@@ -16,13 +16,13 @@ from mini_kv import compiler, task_card
 from mini_kv.benchmark.samples import ROTATING_SETS, TimedSubject
 from mini_kv.benchmark.witnesses import outside_slope_us
 from mini_kv.core import protocol as p
-from mini_kv.core.benchmark import KernelWitness
-from mini_kv.core.card import Case, CaseKind, DeviceKind
+from mini_kv.core.records.benchmark import KernelWitness
+from mini_kv.core.records.card import Case, CaseKind, DeviceKind
 from mini_kv.core.tensors import Argument, ScalarArg, TensorSpec
-from mini_kv.system.crew import CandidateSeat
 from mini_kv.system.gpu import read_gpus
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.scratch import scratch_folder
+from mini_kv.system.seats import CandidateSeat
 from mini_kv.system.toolchain import find_toolchain
 from mini_kv.system.workers import Answer, Nursery
 from study.records import CPU_KERNELS, KERNELS, Cell, Kernel, chosen_kernels

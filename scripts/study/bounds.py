@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mini_kv.core.record import Record
-from mini_kv.core.student_t import incomplete_beta
+from mini_kv.core.rules.student_t import incomplete_beta
 
 CONFIDENCE = 0.95
 

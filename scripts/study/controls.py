@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 
 from mini_kv.core import protocol as p
-from mini_kv.core.benchmark import Telemetry
-from mini_kv.core.card import DeviceKind
+from mini_kv.core.records.benchmark import Telemetry
+from mini_kv.core.records.card import DeviceKind
 from mini_kv.system.processes import process_name
 from study.bench import Bench, Subject, as_cell
 from study.records import Control

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mini_kv.benchmark.pairs import side_times
+from mini_kv.benchmark.pair_timing import side_times
 from mini_kv.benchmark.samples import CaseLost
-from mini_kv.core.benchmark import Benchmark, BenchmarkCase, Series
-from mini_kv.core.card import DeviceKind
-from mini_kv.core.pairs import PairResult, PairSide
-from mini_kv.core.quality import judge_quality
-from mini_kv.core.regression import CaseComparison, Decision
-from mini_kv.core.results import Status
-from mini_kv.core.statistics import summarize
+from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase, Series
+from mini_kv.core.records.card import DeviceKind
+from mini_kv.core.records.pairs import PairResult, PairSide
+from mini_kv.core.records.regression import CaseComparison, Decision
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.quality import judge_quality
+from mini_kv.core.rules.statistics import summarize
 from mini_kv.regression import Policy, add_pairs, compare_benchmarks, needs_more_pairs
 from mini_kv.regression.decisions import sum_up
 from study.records import Cell, Raw, cell_name

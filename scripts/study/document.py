@@ -8,15 +8,15 @@ from pathlib import Path
 
 from honest import tables as honest
 from honest.records import load_runs
-from mini_kv.calibration.judging import (
+from mini_kv.calibration.bars import (
     WITNESS_SLACK_FRACTION,
     WITNESS_SLACK_US,
     WideMedians,
     wide_medians,
 )
-from mini_kv.core.calibration import Calibration
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.record import from_json
+from mini_kv.core.records.calibration import Calibration
 from page_evidence import last_benchmarks
 from study import tables
 from study.records import StudyError

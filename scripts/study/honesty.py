@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mini_kv.benchmark.witnesses import disagreement, judge_claim
-from mini_kv.core.benchmark import KernelWitness
-from mini_kv.core.quality import judge_quality
 from mini_kv.core.record import Record
+from mini_kv.core.records.benchmark import KernelWitness
+from mini_kv.core.rules.quality import judge_quality
 from study.bounds import Proportion, proportion
 from study.decisions import Evidence, series_of
 from study.records import Control, cell_name

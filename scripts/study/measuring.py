@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import msgspec
 
 from mini_kv.core import protocol as p
-from mini_kv.core.benchmark import KernelWitness, Telemetry
-from mini_kv.core.statistics import median, tick_median
+from mini_kv.core.records.benchmark import KernelWitness, Telemetry
+from mini_kv.core.rules.statistics import median, tick_median
 from mini_kv.system.gpu import open_nvml
 from study.bench import Bench, Subject, as_cell, close, open_all
 from study.controls import Neighbour, control_processes, strangers_among, take_controls

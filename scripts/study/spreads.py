@@ -6,7 +6,7 @@ import itertools
 import math
 
 from mini_kv.core.record import Record
-from mini_kv.core.statistics import mean, median, std, tick_median
+from mini_kv.core.rules.statistics import mean, median, std, tick_median
 from study.decisions import Evidence, us
 from study.records import Raw, cell_name
 

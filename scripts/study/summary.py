@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mini_kv.core.record import Record
-from mini_kv.core.regression import Decision
-from mini_kv.core.statistics import mean
+from mini_kv.core.records.regression import Decision
+from mini_kv.core.rules.statistics import mean
 from mini_kv.regression import Policy
 from study.bounds import Proportion, proportion
 from study.decisions import (

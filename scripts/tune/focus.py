@@ -1,6 +1,6 @@
 """Time a grid of variants as `mini-kv verify` times kernels, in several fresh processes; one compact table.
 
-Conditions of the second witness (src/mini_kv/worker/witness.py): before each call a buffer of twice the L2
+Conditions of the second witness (src/mini_kv/worker/cupti.py): before each call a buffer of twice the L2
 is overwritten and an empty marker kernel launched, and the time is CUPTI's. Calls of one kernel come in short
 runs, of which the first call does not count; the order of runs is random. Where a small kernel's inputs and
 its result lie decides more of its time than how it is written, so both move over many places in memory, the

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mini_kv.core import protocol as p
-from mini_kv.core.audit import CardAudit, CaseAudit, common_nulls, judge_audits
 from mini_kv.core.canonical import canonical_sha256, fixed_seed
-from mini_kv.core.card import SCHEMA_VERSION, Case, CaseKind, DeviceKind, TaskCard, suite_hash
 from mini_kv.core.errors import InternalError
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import Finding, Status
-from mini_kv.system.crew import OracleSeat
-from mini_kv.system.machine import usable_cpus
+from mini_kv.core.records.card import SCHEMA_VERSION, Case, CaseKind, DeviceKind, TaskCard
+from mini_kv.core.records.card_audit import CardAudit, CaseAudit
+from mini_kv.core.records.results import Finding, Status
+from mini_kv.core.rules.null_candidates import common_nulls, judge_audits
+from mini_kv.core.rules.suite import suite_hash
+from mini_kv.system.host import usable_cpus
 from mini_kv.system.scratch import scratch_folder, sweep_scratch
+from mini_kv.system.seats import OracleSeat
 from mini_kv.system.workers import Nursery
 
 # With one seed a single value can be right by chance; a null must be right with all of them.

@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from mini_kv.core.attempt import IndexRow, Leaderboard, LeaderboardGroup, LeaderboardRow
-from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.printable import markdown_cell
-from mini_kv.core.results import Finding
+from mini_kv.core.records.attempt import IndexRow, Leaderboard, LeaderboardGroup, LeaderboardRow
+from mini_kv.core.records.card import SCHEMA_VERSION
+from mini_kv.core.records.results import Finding
 
 COLUMNS = ("rank", "candidate", "version", "speedup", "P50 us", "attempt")
 # Numbers are read by their last digit.

@@ -13,18 +13,19 @@ from pathlib import Path
 import msgspec
 
 from mini_kv import artifacts, correctness, regression
-from mini_kv.core.attempt import Attempt, Baseline
-from mini_kv.core.benchmark import Benchmark
-from mini_kv.core.build import Build
-from mini_kv.core.card import SCHEMA_VERSION, DeviceRequest, TaskCard, suite_hash
-from mini_kv.core.correctness import Correctness
 from mini_kv.core.errors import ExitCode
-from mini_kv.core.isolation import IsolationLevel
-from mini_kv.core.pairs import PairSet
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.regression import Regression
-from mini_kv.core.results import Finding, Status
-from mini_kv.core.verdict import axes_of, caught_in_pairs, exit_code_of, isolation_axis
+from mini_kv.core.records.attempt import Attempt, Baseline
+from mini_kv.core.records.benchmark import Benchmark
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.card import SCHEMA_VERSION, DeviceRequest, TaskCard
+from mini_kv.core.records.correctness import Correctness
+from mini_kv.core.records.isolation import IsolationLevel
+from mini_kv.core.records.pairs import PairSet
+from mini_kv.core.records.regression import Regression
+from mini_kv.core.records.results import Finding, Status
+from mini_kv.core.rules.suite import suite_hash
+from mini_kv.core.rules.verdict import axes_of, caught_in_pairs, exit_code_of, isolation_axis
 from mini_kv.run import (
     Crew,
     RunInputs,
@@ -34,7 +35,8 @@ from mini_kv.run import (
     read_inputs,
     start_crew,
 )
-from mini_kv.run.gate import (
+from mini_kv.run.baseline_rebuild import require_sound_sources
+from mini_kv.run.regression_gate import (
     CANDIDATE,
     GateRequest,
     gate,
@@ -42,7 +44,6 @@ from mini_kv.run.gate import (
     times_beside_imports,
     warn_of_incomparable,
 )
-from mini_kv.run.rerun import require_sound_sources
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.sandbox.kernel import guard_memory
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mini_kv.core.attempt import Attempt
 from mini_kv.core.record import from_json
+from mini_kv.core.records.attempt import Attempt
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures" / "candidates"
 

@@ -12,12 +12,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from e2e.harness import Project, Run, rehash
-from mini_kv.core.attempt import Attempt
-from mini_kv.core.benchmark import Benchmark, Series
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.record import from_json, to_json
-from mini_kv.core.schemas import RECORDS, schema_document
-from mini_kv.core.statistics import summarize
+from mini_kv.core.records.attempt import Attempt
+from mini_kv.core.records.benchmark import Benchmark, Series
+from mini_kv.core.records.schemas import RECORDS, schema_document
+from mini_kv.core.rules.statistics import summarize
 
 RECORD_OF = {
     "attempt.json": "attempt",

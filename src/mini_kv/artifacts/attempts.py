@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from mini_kv.core.attempt import Attempt, IndexRow
 from mini_kv.core.canonical import canonical_sha256, sha256_bytes
-from mini_kv.core.card import IDENTIFIER, SCHEMA_VERSION, is_readable_version
-from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.printable import printable
 from mini_kv.core.record import from_json
-from mini_kv.core.results import Finding, Status
+from mini_kv.core.records.attempt import Attempt, IndexRow
+from mini_kv.core.records.card import IDENTIFIER, SCHEMA_VERSION, is_readable_version
+from mini_kv.core.records.environment import Environment
+from mini_kv.core.records.results import Finding, Status
 from mini_kv.system.archive_folder import PARTIAL_SUFFIX, SOURCES_FOLDER, list_files, reason
 from mini_kv.system.files import read_regular, sha256_file
 

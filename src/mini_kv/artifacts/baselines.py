@@ -18,15 +18,15 @@ from mini_kv.artifacts.attempts import (
 )
 from mini_kv.artifacts.contradictions import contradictions, of_parts
 from mini_kv.artifacts.index import indexed_sha256
-from mini_kv.core.attempt import Attempt, Baseline
-from mini_kv.core.benchmark import Benchmark
 from mini_kv.core.canonical import sha256_bytes
-from mini_kv.core.card import SCHEMA_VERSION, CandidateManifest, TaskCard, is_readable_version
-from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ConfigurationError, IntegrityError
-from mini_kv.core.quality import judge_quality
 from mini_kv.core.record import Record, from_json, to_json
-from mini_kv.core.results import Status
+from mini_kv.core.records.attempt import Attempt, Baseline
+from mini_kv.core.records.benchmark import Benchmark
+from mini_kv.core.records.card import SCHEMA_VERSION, CandidateManifest, TaskCard, is_readable_version
+from mini_kv.core.records.environment import Environment
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.quality import judge_quality
 from mini_kv.system.archive_folder import SOURCES_FOLDER, reason, utc_text
 from mini_kv.system.files import fsync_folder, write_bytes_atomic
 

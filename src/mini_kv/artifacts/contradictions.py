@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from mini_kv.artifacts.attempts import ATTEMPT_ID, ENVIRONMENT_FILE, read_record_bytes
-from mini_kv.core.attempt import Attempt
-from mini_kv.core.benchmark import Benchmark
-from mini_kv.core.build import Build
-from mini_kv.core.card import CandidateManifest, TaskCard, suite_hash
-from mini_kv.core.correctness import Correctness
-from mini_kv.core.environment import Environment, key_follows
 from mini_kv.core.record import Record, from_json
-from mini_kv.core.results import Status
-from mini_kv.core.statistics import follows_from_samples, geometric_mean
+from mini_kv.core.records.attempt import Attempt
+from mini_kv.core.records.benchmark import Benchmark
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.card import CandidateManifest, TaskCard
+from mini_kv.core.records.correctness import Correctness
+from mini_kv.core.records.environment import Environment, key_follows
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.statistics import follows_from_samples, geometric_mean
+from mini_kv.core.rules.suite import suite_hash
 from mini_kv.system.archive_folder import reason
 
 BENCHMARK_FILE = "benchmark.json"

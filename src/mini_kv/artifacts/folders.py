@@ -18,9 +18,9 @@ from mini_kv.artifacts.attempts import (
     parse_attempt,
 )
 from mini_kv.artifacts.contradictions import contradictions
-from mini_kv.core.attempt import IndexRow
-from mini_kv.core.card import RESERVED_TASK_IDS
-from mini_kv.core.results import Finding
+from mini_kv.core.records.attempt import IndexRow
+from mini_kv.core.records.card import RESERVED_TASK_IDS
+from mini_kv.core.records.results import Finding
 from mini_kv.system.archive_folder import reason
 
 Entry = IndexRow | Finding

@@ -29,11 +29,11 @@ from mini_kv.artifacts.folders import (
     name_of,
     rows_of,
 )
-from mini_kv.core.attempt import ArtifactIndex, IndexRow
-from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import from_json, to_json
-from mini_kv.core.results import Finding
+from mini_kv.core.records.attempt import ArtifactIndex, IndexRow
+from mini_kv.core.records.card import SCHEMA_VERSION
+from mini_kv.core.records.results import Finding
 from mini_kv.system.archive_folder import reason
 from mini_kv.system.files import exclusive_lock, fsync_folder, write_json_atomic
 

@@ -11,12 +11,12 @@ import msgspec
 
 from mini_kv.artifacts.attempts import ATTEMPT_FILE, TASK_ID, index_row
 from mini_kv.artifacts.index import add_to_index, open_index
-from mini_kv.core.attempt import Attempt
 from mini_kv.core.canonical import sha256_bytes
-from mini_kv.core.card import RESERVED_TASK_IDS
 from mini_kv.core.errors import ConfigurationError, ExitCode, InternalError
 from mini_kv.core.record import to_json
-from mini_kv.core.results import Finding
+from mini_kv.core.records.attempt import Attempt
+from mini_kv.core.records.card import RESERVED_TASK_IDS
+from mini_kv.core.records.results import Finding
 from mini_kv.system.archive_folder import ArchiveFolder, unwritable
 
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mini_kv.benchmark.cases import TimedCase, TimedSubject, finish_case, take_case
+from mini_kv.benchmark.case_timing import TimedCase, TimedSubject, finish_case, take_case
+from mini_kv.benchmark.plan import TIMER_PLAN, benchmark_record, hold_device, measure_timer, overall
 from mini_kv.benchmark.telemetry import Watch, no_readings
-from mini_kv.benchmark.whole import TIMER_PLAN, benchmark_record, hold_device, measure_timer, overall
 from mini_kv.benchmark.witnesses import attach_witnesses
-from mini_kv.core.benchmark import Benchmark, Telemetry
 from mini_kv.core.progress import Event, Progress
+from mini_kv.core.records.benchmark import Benchmark, Telemetry
 
 __all__ = [
     "TIMER_PLAN",

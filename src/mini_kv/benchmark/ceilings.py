@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mini_kv.core.environment import GpuFacts
+from mini_kv.core.records.environment import GpuFacts
 
 
 def peak_bytes_per_us(gpu: GpuFacts) -> float | None:

@@ -11,17 +11,17 @@ from typing import Literal, Protocol, TypeVar
 import msgspec
 
 from mini_kv.core import protocol as p
-from mini_kv.core.benchmark import Series
 from mini_kv.core.canonical import canonical_sha256, sha256_bytes
-from mini_kv.core.card import Case, DeviceKind, TaskCard
-from mini_kv.core.environment import GpuFacts
 from mini_kv.core.errors import InternalError
-from mini_kv.core.form import grade_form
-from mini_kv.core.pairs import PairName
-from mini_kv.core.results import Finding
-from mini_kv.core.statistics import median, summarize
+from mini_kv.core.records.benchmark import Series
+from mini_kv.core.records.card import Case, DeviceKind, TaskCard
+from mini_kv.core.records.environment import GpuFacts
+from mini_kv.core.records.pairs import PairName
+from mini_kv.core.records.results import Finding
+from mini_kv.core.rules.output_form import grade_form
+from mini_kv.core.rules.statistics import median, summarize
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, Argument, TensorSpec, element_count
-from mini_kv.system.crew import CandidateSeat, OracleSeat
+from mini_kv.system.seats import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost
 
 ROTATING_SETS = 3

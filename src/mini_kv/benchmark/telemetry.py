@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from mini_kv.core.benchmark import BenchmarkCase, Telemetry
-from mini_kv.core.results import Finding
+from mini_kv.core.records.benchmark import BenchmarkCase, Telemetry
+from mini_kv.core.records.results import Finding
 from mini_kv.system.processes import process_name
 
 

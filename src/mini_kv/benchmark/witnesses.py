@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from mini_kv.benchmark.again import again_us, not_reproduced
 from mini_kv.benchmark.samples import (
     CaseLost,
     Caught,
@@ -19,10 +18,11 @@ from mini_kv.benchmark.samples import (
     fetch_output,
     made_output_bytes,
 )
+from mini_kv.benchmark.second_look import again_us, not_reproduced
 from mini_kv.core import protocol as p
-from mini_kv.core.benchmark import KernelWitness, Series, TimingTrust
-from mini_kv.core.card import Case, DeviceKind
-from mini_kv.core.results import Finding
+from mini_kv.core.records.benchmark import KernelWitness, Series, TimingTrust
+from mini_kv.core.records.card import Case, DeviceKind
+from mini_kv.core.records.results import Finding
 from mini_kv.system.processes import cpu_time_ns
 from mini_kv.system.workers import Answer
 

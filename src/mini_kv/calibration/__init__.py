@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mini_kv.calibration.running import CalibrateRequest, calibrate
+from mini_kv.calibration.spin_measurement import CalibrateRequest, calibrate
 
 __all__ = ["CalibrateRequest", "calibrate"]

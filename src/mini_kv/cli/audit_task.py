@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mini_kv.core.errors import ExitCode
 
 if TYPE_CHECKING:
-    from mini_kv.core.audit import CardAudit, CaseAudit
+    from mini_kv.core.records.card_audit import CardAudit, CaseAudit
 
 EXAMPLE = "mini-kv audit-task --task tasks/rmsnorm.yaml"
 
@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Audit and report; 0 when every case proves something, 2 when the card must change."""
     from mini_kv.auditing import audit_in_fresh_oracle
-    from mini_kv.cli import progress
+    from mini_kv.cli import progress_bars
     from mini_kv.core.record import to_json
-    from mini_kv.core.results import Status
-    from mini_kv.run.inputs import resolve_device
+    from mini_kv.core.records.results import Status
+    from mini_kv.run.run_inputs import resolve_device
     from mini_kv.system.gpu import read_gpus
     from mini_kv.system.modules import import_path
     from mini_kv.system.toolchain import find_toolchain
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     device = resolve_device(
         arguments.device or card.device, read_gpus(os.environ), find_toolchain(root / ".build", os.environ)
     )
-    with progress.display(sys.stderr) as show:
+    with progress_bars.display(sys.stderr) as show:
         audit = audit_in_fresh_oracle(card, import_path(root), device, show)
     sys.stdout.write(to_json(audit).decode() if arguments.json else as_text(audit))
     return ExitCode.ACCEPTED if audit.status is Status.PASS else ExitCode.CONFIGURATION
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 def as_text(audit: CardAudit) -> str:
     """Return what a person needs: every case that proves nothing, and how many prove what."""
     from mini_kv.cli.lines import as_lines, flat
-    from mini_kv.core.results import Status
+    from mini_kv.core.records.results import Status
 
     invalid = [case for case in audit.cases if case.status is not Status.PASS]
     lines = [f"{audit.task_id} {audit.operator_version}   null candidates, on {audit.device}", ""]

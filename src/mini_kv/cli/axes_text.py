@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mini_kv.cli.lines import flat
-from mini_kv.core.axes import Curve, curves
-from mini_kv.core.benchmark import BenchmarkCase
-from mini_kv.core.results import Status
+from mini_kv.core.records.benchmark import BenchmarkCase
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.axes import Curve, curves
 
 _BAR_WIDTH = 24
 _HEAD = f"{'P50 us':>10} {'net us':>10} {'kernel':>10} {'ref P50':>10} {'speedup':>8} {'GB/s':>8}"

@@ -11,7 +11,7 @@ from mini_kv.cli.numbers import whole_number
 from mini_kv.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from mini_kv.core.calibration import Calibration
+    from mini_kv.core.records.calibration import Calibration
 
 EXAMPLE = "mini-kv calibrate --output artifacts/calibration.json"
 
@@ -35,12 +35,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Calibrate and report; 5 when a GPU's timer misses a demand."""
     _check(arguments)
     from mini_kv.calibration import CalibrateRequest, calibrate
-    from mini_kv.calibration.running import exit_code
-    from mini_kv.cli import progress
+    from mini_kv.calibration.spin_measurement import exit_code
+    from mini_kv.cli import progress_bars
     from mini_kv.core.record import to_json
     from mini_kv.system.files import write_bytes_atomic
 
-    with progress.display(sys.stderr) as show:
+    with progress_bars.display(sys.stderr) as show:
         found = calibrate(CalibrateRequest(device=arguments.device, processes=arguments.processes), show)
     raw = to_json(found)
     if arguments.output is not None:
@@ -99,7 +99,7 @@ def as_text(found: Calibration) -> str:
 
 
 def _wide_lines(found: Calibration) -> list[str]:
-    from mini_kv.calibration.judging import wide_medians
+    from mini_kv.calibration.bars import wide_medians
 
     if not found.wide:
         return []

@@ -58,13 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compare and report; which candidate is faster does not change the exit code."""
     _check(arguments)
-    from mini_kv.cli import comparison_text, progress
-    from mini_kv.cli.stopping import stop_once
-    from mini_kv.comparing import CompareRequest, compare
-    from mini_kv.core.isolation import IsolationLevel
+    from mini_kv.cli import comparison_text, progress_bars
+    from mini_kv.cli.signals import stop_once
+    from mini_kv.comparison import CompareRequest, compare
     from mini_kv.core.record import to_json
+    from mini_kv.core.records.isolation import IsolationLevel
 
-    with stop_once(), progress.display(sys.stderr) as show:
+    with stop_once(), progress_bars.display(sys.stderr) as show:
         compared = compare(
             CompareRequest(
                 task=arguments.task,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mini_kv.core.errors import ConfigurationError, ExitCode, IntegrityError
 
 if TYPE_CHECKING:
-    from mini_kv.core.profile import Profile
+    from mini_kv.core.records.profile import Profile
 
 EXAMPLE = (
     "mini-kv compare-profiles artifacts/profiles/rmsnorm/20260301T120000Z-0a1b2c3d "
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare; profiles that cannot be compared are a configuration error, altered ones one of integrity."""
     from mini_kv.cli import profile_text
     from mini_kv.core.record import to_json
-    from mini_kv.profile_analysis import compare_profiles
+    from mini_kv.profiling.analysis import compare_profiles
 
     before, after = _load(arguments.before), _load(arguments.after)
     timed = _read_comparison(arguments.comparison) if arguments.comparison is not None else None
@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _load(path: Path) -> tuple[Profile, str]:
     """Read a profile and derive its facts once more from the raw page that it holds."""
-    from mini_kv.profile_analysis import analyse
-    from mini_kv.profiler import load_profile
+    from mini_kv.profiling.analysis import analyse
+    from mini_kv.profiling.ncu import load_profile
 
     profile, digest, raw_page = load_profile(path)
     if profile.facts is None or profile.profiler is None or raw_page is None:

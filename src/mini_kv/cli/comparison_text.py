@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mini_kv.cli.from_here import from_here
 from mini_kv.cli.lines import as_lines, flat
-from mini_kv.core.comparison import ComparedCase, ComparedSide, Comparison, SideTime
-from mini_kv.core.results import Status
+from mini_kv.cli.relative_paths import from_here
+from mini_kv.core.records.comparison import ComparedCase, ComparedSide, Comparison, SideTime
+from mini_kv.core.records.results import Status
 
 _HEAD = f"{'case':<32} {'side':<4} {'P50 us':>10} {'net us':>10} {'kernel':>10} {'GB/s':>8}  quality"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.record import to_json
-from mini_kv.machine import Doctor, examine
+from mini_kv.doctor import Doctor, examine
 
 EXAMPLE = "mini-kv doctor --json"
 

@@ -15,11 +15,11 @@ import msgspec
 
 from mini_kv import leaderboard
 from mini_kv.artifacts import changed_rows, read_index
-from mini_kv.core.attempt import IndexRow, Leaderboard
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
-from mini_kv.core.results import Finding
+from mini_kv.core.records.attempt import IndexRow, Leaderboard
+from mini_kv.core.records.results import Finding
 from mini_kv.system.paths import (
     PROJECT_MARKERS,
     PathRefused,

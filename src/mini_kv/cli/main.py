@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NoReturn, Protocol
 
 from mini_kv import __version__
-from mini_kv.cli import outlet
+from mini_kv.cli import streams as outlet
 from mini_kv.core.errors import ConfigurationError, ExitCode, MiniKvError
 from mini_kv.core.printable import printable
 

@@ -42,11 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Profile and report; a capture that failed is archived too, and its exit code says whose fault it is."""
-    from mini_kv.cli import profile_text, progress
+    from mini_kv.cli import profile_text, progress_bars
     from mini_kv.core.record import to_json
-    from mini_kv.profile_case import ProfileRequest, profile_case
+    from mini_kv.profiling import ProfileRequest, profile_case
 
-    with progress.display(sys.stderr) as show:
+    with progress_bars.display(sys.stderr) as show:
         profile, folder = profile_case(
             ProfileRequest(
                 task=arguments.task,

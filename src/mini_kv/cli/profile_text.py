@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from mini_kv.cli.from_here import from_here
 from mini_kv.cli.lines import as_lines, flat, quoted
-from mini_kv.core.profile import KernelFacts, MetricChange, Profile, ProfileComparison
+from mini_kv.cli.relative_paths import from_here
+from mini_kv.core.records.profile import KernelFacts, MetricChange, Profile, ProfileComparison
 
 STALLS_SHOWN = 6
 _LABEL_WIDTH = 28

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from mini_kv.core.errors import ConfigurationError, ExitCode
-from mini_kv.core.schemas import RECORDS, schema_file_name, schema_text
+from mini_kv.core.records.schemas import RECORDS, schema_file_name, schema_text
 
 EXAMPLE = "mini-kv schema task_card"
 

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from mini_kv.cli.axes_text import curve_lines
-from mini_kv.cli.from_here import from_here
 from mini_kv.cli.lines import as_lines, flat, quoted
-from mini_kv.core.axes import is_generated
-from mini_kv.core.benchmark import BenchmarkCase, Series
-from mini_kv.core.correctness import CaseResult
-from mini_kv.core.device_code import remarks
+from mini_kv.cli.relative_paths import from_here
 from mini_kv.core.printable import markdown_cell
 from mini_kv.core.record import to_builtins, to_json
-from mini_kv.core.results import Status
-from mini_kv.core.verdict import failed_checks, smallest_failure
+from mini_kv.core.records.benchmark import BenchmarkCase, Series
+from mini_kv.core.records.correctness import CaseResult
+from mini_kv.core.records.device_code import remarks
+from mini_kv.core.records.results import Status
+from mini_kv.core.rules.axes import is_generated
+from mini_kv.core.rules.verdict import failed_checks, smallest_failure
 from mini_kv.pipeline import Verdict
 
 _FAILURES_SHOWN = 8

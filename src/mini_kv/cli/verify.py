@@ -60,12 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Verify and report; the exit code is the verdict's."""
     _check(arguments)
-    from mini_kv.cli import progress, verdict_text
-    from mini_kv.cli.stopping import stop_once
-    from mini_kv.core.isolation import IsolationLevel
+    from mini_kv.cli import progress_bars, verdict_text
+    from mini_kv.cli.signals import stop_once
+    from mini_kv.core.records.isolation import IsolationLevel
     from mini_kv.pipeline import VerifyRequest, verify
 
-    with stop_once(), progress.display(sys.stderr) as show:
+    with stop_once(), progress_bars.display(sys.stderr) as show:
         verdict = verify(
             VerifyRequest(
                 task=arguments.task,

@@ -7,12 +7,12 @@ import platform
 import re
 from collections.abc import Mapping
 
-from mini_kv.compiler.device_code import VERBOSE_ASSEMBLER
+from mini_kv.compiler.device_facts import VERBOSE_ASSEMBLER
 from mini_kv.compiler.snapshot import Snapshot
 from mini_kv.core.canonical import canonical_sha256
-from mini_kv.core.card import CandidateManifest, DeviceKind
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import Record
+from mini_kv.core.records.card import CandidateManifest, DeviceKind
 from mini_kv.system.toolchain import Compiler, CudaFacts, Toolchain, TorchFacts, release_of
 
 RECIPE_VERSION = 2

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from mini_kv.core.build import Build
 from mini_kv.core.record import from_json
-from mini_kv.core.results import Status
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.results import Status
 from mini_kv.system.files import exclusive_lock, read_regular, remove_tree, sha256_file, write_json_atomic
 
 RECORD_NAME = "build.json"

@@ -10,13 +10,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
-from mini_kv.core.card import SCHEMA_VERSION, CaseKind
-from mini_kv.core.correctness import CallTrace, CaseResult, ContractCheck, Correctness
 from mini_kv.core.progress import Progress, silent
-from mini_kv.core.results import Finding, Status
+from mini_kv.core.records.card import SCHEMA_VERSION, CaseKind
+from mini_kv.core.records.correctness import CallTrace, CaseResult, ContractCheck, Correctness
+from mini_kv.core.records.results import Finding, Status
 from mini_kv.correctness.cases import Subject, run_cases
-from mini_kv.correctness.confirming import confirm_invalid
-from mini_kv.correctness.contract import (
+from mini_kv.correctness.contract_plan import (
     HEAVY_CHECKS,
     Question,
     Sample,
@@ -26,9 +25,10 @@ from mini_kv.correctness.contract import (
     plan_questions,
     run_contract,
 )
-from mini_kv.correctness.state import check_state
+from mini_kv.correctness.process_changes import check_state
 from mini_kv.correctness.tracing import run_trace
-from mini_kv.system.crew import CandidateSeat
+from mini_kv.correctness.unmakeable_cases import confirm_invalid
+from mini_kv.system.seats import CandidateSeat
 
 __all__ = ["Subject", "check", "judged_apart", "traced_last"]
 

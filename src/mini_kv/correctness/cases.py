@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import msgspec
 
 from mini_kv.core import protocol as p
-from mini_kv.core.audit import judge_audits
 from mini_kv.core.canonical import derived_seed, sha256_bytes
-from mini_kv.core.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
-from mini_kv.core.correctness import CaseResult, Numerics, Round
 from mini_kv.core.errors import InternalError
-from mini_kv.core.form import grade_form
-from mini_kv.core.places import Places, argument_names
 from mini_kv.core.progress import Event, Progress
-from mini_kv.core.results import Finding, Status
+from mini_kv.core.records.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
+from mini_kv.core.records.correctness import CaseResult, Numerics, Round
+from mini_kv.core.records.results import Finding, Status
+from mini_kv.core.rules.byte_locations import Places, argument_names
+from mini_kv.core.rules.null_candidates import judge_audits
+from mini_kv.core.rules.output_form import grade_form
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec
 from mini_kv.correctness.grading import (
     describe_argument,
@@ -30,9 +30,9 @@ from mini_kv.correctness.grading import (
     in_gradients,
     output_bytes,
 )
-from mini_kv.correctness.later import look_again
+from mini_kv.correctness.kept_outputs import look_again
 from mini_kv.correctness.rounds import RoundPlan, fixed_round, plan_rounds, seed_text, wants_gradients
-from mini_kv.system.crew import CandidateSeat, OracleSeat
+from mini_kv.system.seats import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost
 
 NOT_MAKEABLE = "CASE_NOT_MAKEABLE"

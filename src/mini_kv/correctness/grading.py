@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mini_kv.core import protocol as p
-from mini_kv.core.card import Case, DTypeName, Tolerance
-from mini_kv.core.correctness import Numerics
-from mini_kv.core.places import Places
-from mini_kv.core.results import Finding
+from mini_kv.core.records.card import Case, DTypeName, Tolerance
+from mini_kv.core.records.correctness import Numerics
+from mini_kv.core.records.results import Finding
+from mini_kv.core.rules.byte_locations import Places
 from mini_kv.core.tensors import (
     GUARD_BYTES,
     ITEM_SIZE_BYTES,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import fixed_seed
-from mini_kv.core.card import CandidateManifest, Case, CaseKind, TaskCard
+from mini_kv.core.records.card import CandidateManifest, Case, CaseKind, TaskCard
 
 # Two patterns a result cannot hold by chance: 0xFF is NaN in every float type, 0x5A a large number.
 POISON = (0xFF, 0x5A)

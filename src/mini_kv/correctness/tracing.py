@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from mini_kv.core import protocol as p
-from mini_kv.core.card import CandidateManifest, TaskCard
-from mini_kv.core.correctness import CallTrace, ContractCheck
-from mini_kv.core.policies import judge_trace, judges_trace
-from mini_kv.core.results import Finding, Status
-from mini_kv.correctness.contract import Sample, joined, without_answer
-from mini_kv.system.crew import CandidateSeat
+from mini_kv.core.records.card import CandidateManifest, TaskCard
+from mini_kv.core.records.correctness import CallTrace, ContractCheck
+from mini_kv.core.records.results import Finding, Status
+from mini_kv.core.rules.policies import judge_trace, judges_trace
+from mini_kv.correctness.contract_plan import Sample, joined, without_answer
+from mini_kv.system.seats import CandidateSeat
 from mini_kv.system.workers import Lost
 
 TRACE_TIMEOUT_S = 120.0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import torch
 
-from mini_kv.core.card import ParamValue
+from mini_kv.core.records.card import ParamValue
 
 DTYPES: dict[str, torch.dtype] = {
     "float16": torch.float16,

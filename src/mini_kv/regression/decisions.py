@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from mini_kv.core.benchmark import Benchmark
-from mini_kv.core.card import SCHEMA_VERSION
-from mini_kv.core.environment import Environment
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.record import Record
-from mini_kv.core.regression import CaseComparison, Decision, Regression
+from mini_kv.core.records.benchmark import Benchmark
+from mini_kv.core.records.card import SCHEMA_VERSION
+from mini_kv.core.records.environment import Environment
+from mini_kv.core.records.regression import CaseComparison, Decision, Regression
 
 NEEDS_CONFIRMATION = "NEEDS_CONFIRMATION"
 REFERENCE_MOVED = "REFERENCE_MOVED"

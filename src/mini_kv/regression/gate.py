@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
-from mini_kv.core.attempt import Baseline
-from mini_kv.core.benchmark import Benchmark, BenchmarkCase, Series
-from mini_kv.core.card import DeviceKind
-from mini_kv.core.environment import Environment
-from mini_kv.core.quality import judge_quality
-from mini_kv.core.regression import CaseComparison, Decision, Regression
+from mini_kv.core.records.attempt import Baseline
+from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase, Series
+from mini_kv.core.records.card import DeviceKind
+from mini_kv.core.records.environment import Environment
+from mini_kv.core.records.regression import CaseComparison, Decision, Regression
+from mini_kv.core.rules.quality import judge_quality
 from mini_kv.regression.decisions import (
     NEEDS_CONFIRMATION,
     REFERENCE_MOVED,

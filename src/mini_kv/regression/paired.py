@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from mini_kv.core import student_t
-from mini_kv.core.regression import CaseComparison, Decision, PairedTest, Regression
-from mini_kv.core.statistics import mean, std
+from mini_kv.core.records.regression import CaseComparison, Decision, PairedTest, Regression
+from mini_kv.core.rules import student_t
+from mini_kv.core.rules.statistics import mean, std
 from mini_kv.regression.decisions import NEEDS_CONFIRMATION, REFERENCE_MOVED, Policy, sum_up
 
 # exp() of more than this overflows; a bound that wide says nothing anyway.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mini_kv.run.crew import Crew, start_crew
-from mini_kv.run.inputs import RunInputs, read_inputs
-from mini_kv.run.log import RunLog
-from mini_kv.run.stages import build_candidate, build_files, device_state
+from mini_kv.run.run_inputs import RunInputs, read_inputs
+from mini_kv.run.run_log import RunLog
+from mini_kv.run.steps import build_candidate, build_files, device_state
 
 __all__ = [
     "Crew",

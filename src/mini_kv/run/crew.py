@@ -11,16 +11,16 @@ import msgspec
 
 from mini_kv import benchmark, compiler, correctness
 from mini_kv.core import protocol as p
-from mini_kv.core.build import Build
 from mini_kv.core.errors import ConfigurationError, InternalError
-from mini_kv.core.registration import no_fake
-from mini_kv.core.results import Finding
-from mini_kv.run.inputs import RunInputs
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.results import Finding
+from mini_kv.core.rules.registration import no_fake
+from mini_kv.run.run_inputs import RunInputs
 from mini_kv.system.bytecode import lacks_bytecode, torch_folder
-from mini_kv.system.crew import CandidateSeat, OracleSeat
-from mini_kv.system.machine import usable_cpus
+from mini_kv.system.host import usable_cpus
 from mini_kv.system.modules import import_path
 from mini_kv.system.scratch import scratch_folder
+from mini_kv.system.seats import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Lost, Nursery
 
 IMPORT_TIMEOUT_S = 60.0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mini_kv.core.card import Case, CaseKind, TaskCard
+from mini_kv.core.records.card import Case, CaseKind, TaskCard
 from mini_kv.core.tensors import element_count
 
 COUNT = 3

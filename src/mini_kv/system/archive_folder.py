@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from mini_kv.core.attempt import ArchivedFile
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import ConfigurationError, IntegrityError, InternalError
 from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
+from mini_kv.core.records.attempt import ArchivedFile
 from mini_kv.system.files import publish_folder, remove_tree, sha256_file, write_bytes_atomic
 
 SOURCES_FOLDER = "sources"

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mini_kv.core.benchmark import Telemetry
-from mini_kv.core.environment import GpuFacts
 from mini_kv.core.record import Record
+from mini_kv.core.records.benchmark import Telemetry
+from mini_kv.core.records.environment import GpuFacts
 
 THROTTLE_REASONS = {
     0x0000_0000_0000_0004: "software power cap",

@@ -33,7 +33,7 @@ from mini_kv.system.processes import (
     sweep_orphans,
 )
 from mini_kv.system.sandbox.cage import Cage
-from mini_kv.system.sandbox.rooms import hand_over
+from mini_kv.system.sandbox.worker_folders import hand_over
 
 Payload = bytes | bytearray | memoryview
 
@@ -47,7 +47,7 @@ _DRAIN_GRACE_S = 0.5
 _BOOT = "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
 # A candidate's worker enters its cage before torch is imported: while it still has a single thread.
 _CAGE = (
-    "from mini_kv.system.sandbox.stage import enter; "
+    "from mini_kv.system.sandbox.entry import enter; "
     "a['parent'] = enter(a['cage'], a['parent'], (a['fd'],)); "
 )
 _SERVE = "from mini_kv.worker.main import main; main(a['role'], a['fd'], a['parent'])"

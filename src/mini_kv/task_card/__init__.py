@@ -1,7 +1,7 @@
 """YAML -> TaskCard and CandidateManifest: strict, every error at once, with file and line."""
 
 from mini_kv.system.paths import find_project_root
-from mini_kv.task_card.embedded import unpack_candidate
+from mini_kv.task_card.embedded_manifest import unpack_candidate
 from mini_kv.task_card.loading import (
     MANIFEST_FILE,
     LoadedCard,

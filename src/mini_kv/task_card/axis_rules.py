@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, TypeGuard
 
-from mini_kv.core.card import AXIS_NAME, IDENTIFIER, MAX_AXES, MAX_AXIS_VALUES, MAX_CASES, AxisValue
+from mini_kv.core.records.card import AXIS_NAME, IDENTIFIER, MAX_AXES, MAX_AXIS_VALUES, MAX_CASES, AxisValue
 from mini_kv.task_card.card_rules import DTYPES
 from mini_kv.task_card.document import KeyPath, Plain
 from mini_kv.task_card.structure import Finding
@@ -174,7 +174,7 @@ def _ids(
     taken: dict[str, object],
 ) -> Iterator[Finding]:
     """Give each generated case its id, once; one that stands in the card already must be the same case."""
-    from mini_kv.core.axes import point_id, with_value
+    from mini_kv.core.rules.axes import point_id, with_value
 
     name, template, param, position = (axis.get(key) for key in ("name", "case", "param", "position"))
     if not isinstance(template, str) or not isinstance(param, str):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from mini_kv.core.card import (
+from mini_kv.core.records.card import (
     IDENTIFIER,
     RESERVED_TASK_IDS,
     SCHEMA_VERSION,

@@ -11,10 +11,10 @@ from typing import NoReturn
 import msgspec
 
 from mini_kv.core.canonical import sha256_bytes
-from mini_kv.core.card import CandidateManifest, TaskCard
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.printable import printable
 from mini_kv.core.record import Record
+from mini_kv.core.records.card import CandidateManifest, TaskCard
 from mini_kv.system.paths import PathRefused, find_project_root, read_regular_file, shown_path
 from mini_kv.task_card.axis_rules import axis_findings
 from mini_kv.task_card.card_rules import card_findings, version_finding
@@ -80,7 +80,7 @@ def load_task_card(path: Path, project_root: Path | None = None) -> LoadedCard:
     if normal != card.candidate:
         card = msgspec.structs.replace(card, candidate=normal)
     if card.benchmark.axes:
-        from mini_kv.core.axes import expand_axes
+        from mini_kv.core.rules.axes import expand_axes
 
         card = expand_axes(card)
     return LoadedCard(card=card, path=shown, sha256=sha256_bytes(raw), raw=raw.decode("utf-8"))

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mini_kv.core.card import DISPATCHER_NAME, CandidateManifest, TaskCard
 from mini_kv.core.errors import ConfigurationError
-from mini_kv.core.places import split_outside_brackets
+from mini_kv.core.records.card import DISPATCHER_NAME, CandidateManifest, TaskCard
+from mini_kv.core.rules.byte_locations import split_outside_brackets
 from mini_kv.system.paths import PathRefused, confined_path, require_regular_file
 from mini_kv.task_card.document import KeyPath, Plain
 from mini_kv.task_card.structure import Finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mini_kv.core.card import TaskCard
+from mini_kv.core.records.card import TaskCard
 from mini_kv.system.modules import ModuleMissing, defined_names, module_file
 from mini_kv.task_card.structure import Finding
 from mini_kv.task_card.wording import choice, found_text, suggestion

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mini_kv.core.card import SCHEMA_VERSION
 from mini_kv.core.record import Record
+from mini_kv.core.records.card import SCHEMA_VERSION
 from mini_kv.task_card.document import KeyPath, Plain
 from mini_kv.task_card.wording import choice, describe, found_text, suggestion
 

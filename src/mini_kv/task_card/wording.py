@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mini_kv.core.card import (
+from mini_kv.core.records.card import (
     AXIS_NAME,
     DISPATCHER_NAME,
     EXCEPTION_NAME,

@@ -13,20 +13,20 @@ import msgspec
 import torch
 
 from mini_kv.core import protocol as p
-from mini_kv.core.process_state import ProcessState
+from mini_kv.core.records.process_state import ProcessState
 from mini_kv.core.tensors import TensorSpec
 from mini_kv.worker.channel import Payload, sendable
-from mini_kv.worker.contract import CHECKS
+from mini_kv.worker.contract_checks import CHECKS
 from mini_kv.worker.device import open_device
-from mini_kv.worker.forms import Forms, altered_arguments, forms_of, require_plain_results
 from mini_kv.worker.gradients import gradients_of
 from mini_kv.worker.guards import GuardedArguments, import_guarded
 from mini_kv.worker.load_faults import has_schema, operator_names, python_fault, registered_text
 from mini_kv.worker.ownership import PATIENCE_S, python_keeps
 from mini_kv.worker.poison import perturbed, poison
-from mini_kv.worker.process_state import describe_process, foreign_kernels
-from mini_kv.worker.replaced import code_here, replaced_since
+from mini_kv.worker.process_snapshot import describe_process, foreign_kernels
+from mini_kv.worker.replaced_functions import code_here, replaced_since
 from mini_kv.worker.storage import as_outputs, describe_outputs, import_arguments, storage_bytes, tensor_bytes
+from mini_kv.worker.tensor_state import Forms, altered_arguments, forms_of, require_plain_results
 from mini_kv.worker.timed_cases import TimedCases
 from mini_kv.worker.trace import trace_calls
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mini_kv.core.registration import no_derivative
+from mini_kv.core.rules.registration import no_derivative
 from mini_kv.worker.storage import as_outputs
 
 Function = Callable[..., object]

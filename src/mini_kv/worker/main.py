@@ -56,7 +56,7 @@ def _role(name: str) -> Role:
 
     if name == "contract":
         # opcheck and torch.compile import for seconds: better now, beside the compiler, than when asked.
-        from mini_kv.worker.contract import preload
+        from mini_kv.worker.contract_checks import preload
 
         preload()
     return Candidate()
@@ -70,7 +70,7 @@ def main(role: str, descriptor: int, parent: int) -> None:
     _die_with(parent)
     if role == "importer":
         # For what it leaves: bytecode, which the caged workers of later runs find.
-        from mini_kv.worker.contract import preload
+        from mini_kv.worker.contract_checks import preload
 
         preload()
         return

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from mini_kv.core import protocol as p
-from mini_kv.worker.compare import Expected, all_right
+from mini_kv.worker.numerics import Expected, all_right
 from mini_kv.worker.storage import dtype_name
 
 Slice = Callable[[slice], torch.Tensor]

@@ -17,21 +17,21 @@ import torch
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import derived_seed
-from mini_kv.core.card import ParamValue, Tolerance
-from mini_kv.core.correctness import Numerics
 from mini_kv.core.cost import Cost
+from mini_kv.core.records.card import ParamValue, Tolerance
+from mini_kv.core.records.correctness import Numerics
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec, element_count
 from mini_kv.worker.channel import Payload
-from mini_kv.worker.compare import (
+from mini_kv.worker.device import open_device
+from mini_kv.worker.gradients import gradients_of
+from mini_kv.worker.nulls import audit_nulls
+from mini_kv.worker.numerics import (
     Expected,
     compare,
     expect,
     expect_gradient,
     reference_within_tolerance,
 )
-from mini_kv.worker.device import open_device
-from mini_kv.worker.gradients import gradients_of
-from mini_kv.worker.nulls import audit_nulls
 from mini_kv.worker.storage import as_outputs, dtype_name, dtype_of, export_arguments
 from mini_kv.worker.timed_cases import TimedCases
 

@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from mini_kv.core import protocol as p
-from mini_kv.core.profile import TargetPlan
+from mini_kv.core.records.profile import TargetPlan
 from mini_kv.worker.candidate import Candidate
 from mini_kv.worker.storage import as_outputs, tensor_bytes
 

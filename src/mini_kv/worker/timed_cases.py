@@ -9,14 +9,14 @@ from typing import Literal
 import torch
 
 from mini_kv.core import protocol as p
+from mini_kv.worker.bulk_calls import Repeats
 from mini_kv.worker.channel import Payload
-from mini_kv.worker.copies import time_copies
-from mini_kv.worker.glimpse import overlay_all
-from mini_kv.worker.repeats import Repeats
+from mini_kv.worker.copy_costs import time_copies
+from mini_kv.worker.output_samples import overlay_all
 from mini_kv.worker.rotation import copied, rotation
 from mini_kv.worker.storage import as_outputs, describe_outputs, export_arguments
 from mini_kv.worker.timing import FLUSHED_L2, Batch, CudaTimer, Seen, timer_for
-from mini_kv.worker.unseen import time_unseen
+from mini_kv.worker.unseen_calls import time_unseen
 
 Call = Callable[..., object]
 TimingRequest = (
@@ -192,7 +192,7 @@ class TimedCases:
     def _witness(self, request: p.WitnessKernels) -> p.KernelsWitnessed:
         if not isinstance(self._timer, CudaTimer):
             raise ValueError("kernels are witnessed on CUDA only")
-        from mini_kv.worker.witness import witness
+        from mini_kv.worker.cupti import witness
 
         case = self._cases[request.case_id]
         clear = self._timer.clear_cache if request.cache == "cold" else _leave_cache

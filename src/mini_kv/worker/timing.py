@@ -24,10 +24,10 @@ from typing import Literal
 import torch
 
 from mini_kv.core.protocol import kept_call
-from mini_kv.core.statistics import tick_median
+from mini_kv.core.rules.statistics import tick_median
 from mini_kv.worker.device import one_thread
-from mini_kv.worker.glimpse import Glimpse, Looker
 from mini_kv.worker.heap import mallopt
+from mini_kv.worker.output_samples import Glimpse, Looker
 from mini_kv.worker.rotation import copied
 
 Call = Callable[..., object]

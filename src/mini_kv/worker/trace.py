@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mini_kv.core import protocol as p
-from mini_kv.core.correctness import CallTrace
+from mini_kv.core.records.correctness import CallTrace
 
 Call = Callable[..., object]
 _NAME_LIMIT = 400

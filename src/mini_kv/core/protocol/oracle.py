@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mini_kv.core.card import ParamValue, Tolerance
-from mini_kv.core.correctness import Numerics
 from mini_kv.core.record import Record
+from mini_kv.core.records.card import ParamValue, Tolerance
+from mini_kv.core.records.correctness import Numerics
 from mini_kv.core.tensors import Argument, OutputSpec
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from mini_kv.core.card import DeviceKind
 from mini_kv.core.record import Record
+from mini_kv.core.records.card import DeviceKind
 
 
 class Hello(Record, frozen=True, kw_only=True, tag="hello"):

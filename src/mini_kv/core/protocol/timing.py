@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from mini_kv.core.benchmark import KernelWitness
 from mini_kv.core.record import Record
+from mini_kv.core.records.benchmark import KernelWitness
 from mini_kv.core.tensors import Argument, NonNegative, OutputSpec
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mini_kv.core.card import DeviceKind
 from mini_kv.core.errors import ConfigurationError
-from mini_kv.core.isolation import Isolation, IsolationLevel
+from mini_kv.core.records.card import DeviceKind
+from mini_kv.core.records.isolation import Isolation, IsolationLevel
 from mini_kv.system.sandbox.policy import (
     Ground,
     Policy,
@@ -21,7 +21,7 @@ from mini_kv.system.sandbox.policy import (
     worker_policy,
 )
 from mini_kv.system.sandbox.probe import BOOT, probe_ground
-from mini_kv.system.sandbox.rooms import make_rooms
+from mini_kv.system.sandbox.worker_folders import make_rooms
 from mini_kv.system.toolchain import Toolchain
 
 _LAUNCH = BOOT + "from mini_kv.system.sandbox.launch import main; main()"

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from mini_kv.system.sandbox.stage import CANNOT_ENTER, enter
+from mini_kv.system.sandbox.entry import CANNOT_ENTER, enter
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mini_kv.core.card import DeviceKind
-from mini_kv.core.isolation import LEVEL_FEATURES, IsolationLevel
+from mini_kv.core.records.card import DeviceKind
+from mini_kv.core.records.isolation import LEVEL_FEATURES, IsolationLevel
 from mini_kv.system.sandbox import landlock
 from mini_kv.system.sandbox.mounts import is_below
 

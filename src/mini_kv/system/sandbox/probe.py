@@ -18,11 +18,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from mini_kv.core.card import DeviceKind
-from mini_kv.core.isolation import Isolation, IsolationLevel, MissingFeature, level_of
+from mini_kv.core.records.card import DeviceKind
+from mini_kv.core.records.isolation import Isolation, IsolationLevel, MissingFeature, level_of
 from mini_kv.system.sandbox import landlock, trials
 from mini_kv.system.sandbox.policy import Ground, survey, user_for, wanted_features, worker_policy
-from mini_kv.system.sandbox.rooms import make_rooms
+from mini_kv.system.sandbox.worker_folders import make_rooms
 from mini_kv.system.scratch import scratch_folder, scratch_place
 
 PROBE_TIMEOUT_S = 30.0

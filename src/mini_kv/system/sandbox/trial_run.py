@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from mini_kv.system.sandbox import trials
-from mini_kv.system.sandbox.stage import try_to_enter
+from mini_kv.system.sandbox.entry import try_to_enter
 
 
 def main() -> None:

@@ -1,0 +1,51 @@
+"""A case that could not be made is the card's fault only if it cannot be made without the candidate too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from mini_kv.core import protocol as p
+from mini_kv.core.canonical import fixed_seed
+from mini_kv.core.records.card import CaseKind
+from mini_kv.core.records.correctness import CaseResult
+from mini_kv.core.records.results import Finding, Status
+from mini_kv.correctness.cases import NOT_MAKEABLE, Subject, make_case, seed_text
+from mini_kv.system.seats import CandidateSeat
+
+
+def confirm_invalid(
+    subject: Subject, beside: CandidateSeat | None, cases: Sequence[CaseResult]
+) -> tuple[CaseResult, ...]:
+    """Have the oracle make such cases again once the candidate's processes are gone.
+
+    A candidate that holds a machine's memory could turn the cases that it fails into INVALID ones, which are
+    counted against nobody. ``beside`` is the contract worker, where there is one: it has nothing more to do.
+    Raises ``InternalError`` when the oracle is lost.
+    """
+    if not any(case.code == NOT_MAKEABLE for case in cases):
+        return tuple(cases)
+    if beside is not None:
+        beside.close()
+    subject.seat.retire()
+    return tuple(_confirmed(subject, case) if case.code == NOT_MAKEABLE else case for case in cases)
+
+
+def _confirmed(subject: Subject, result: CaseResult) -> CaseResult:
+    case = subject.card.case(result.case_id)
+    legal = case.kind is not CaseKind.ILLEGAL
+    seeds = [seed_text(fixed_seed(subject.card.task_id, case.id))]
+    seeds += [subject.secret_seeds[case.id]] if legal else []
+    for seed in seeds:
+        made = make_case(subject, case, seed, expect_values=legal)
+        subject.oracle.ask(p.Forget(key=f"{case.id}/{seed}"), timeout_s=30.0)
+        if isinstance(made, Finding):
+            return result
+    return msgspec.structs.replace(
+        result,
+        status=Status.FAIL,
+        code="ORACLE_HINDERED",
+        message="the oracle could make this case only once the candidate's processes had ended: they left it "
+        "no room",
+    )

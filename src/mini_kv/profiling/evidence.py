@@ -1,0 +1,121 @@
+"""What a profiling run is given and what it leaves, and the record and files that are made of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mini_kv.compiler.snapshot import Snapshot
+from mini_kv.core.errors import ExitCode
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.card import SCHEMA_VERSION, Case
+from mini_kv.core.records.correctness import CaseResult, Numerics
+from mini_kv.core.records.profile import REPLAY_NOTE, KernelFacts, Profile, Stage
+from mini_kv.core.records.results import Finding, Status
+from mini_kv.core.rules.suite import suite_hash
+from mini_kv.profiling.ncu import Capture, ProfileArchive
+from mini_kv.run import RunInputs
+
+# What a failure means to the caller: the environment's, the build's, the candidate's, or the capture's.
+_ENVIRONMENT_CODES = frozenset({"DEVICE_BUSY", "NCU_MISSING", "NCU_NO_PERMISSION"})
+_STAGE_CODES: dict[Stage, ExitCode] = {
+    "profiler": ExitCode.CONFIGURATION,
+    "build": ExitCode.COMPILATION,
+    "load": ExitCode.COMPILATION,
+    "correctness": ExitCode.CORRECTNESS,
+    "capture": ExitCode.BENCHMARK,
+    "analysis": ExitCode.BENCHMARK,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Everything that was read and found good before anything ran."""
+
+    run: RunInputs
+    case: Case
+    seed: str
+    snapshot: Snapshot
+    timeout_s: float
+
+
+@dataclass(kw_only=True)
+class Evidence:
+    """What the stages have left so far; archived whatever happens."""
+
+    stage: Stage = "profiler"
+    failure: Finding | None = None
+    build: Build | None = None
+    reference_sha256: str | None = None
+    gate: CaseResult | None = None
+    capture: Capture | None = None
+    numerics: Numerics | None = None
+    facts: KernelFacts | None = None
+
+
+class Stop(Exception):
+    """A stage ended the run; the finding says why and is archived."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.code)
+        self.finding = finding
+
+
+def add_files(inputs: Inputs, evidence: Evidence, archive: ProfileArchive) -> None:
+    """Write everything but ``profile.json`` into the archive."""
+    archive.add_json("task_card.json", inputs.run.card.card)
+    archive.add_json("candidate_manifest.json", inputs.run.manifest.manifest)
+    archive.add_json("environment.json", inputs.run.environment)
+    archive.add_tree(inputs.snapshot.files)
+    if evidence.build is not None:
+        archive.add_json("compile.json", evidence.build)
+    capture = evidence.capture
+    if capture is None:
+        return
+    archive.add_tree(capture.logs, "logs")
+    if capture.report is not None:
+        archive.add_bytes("report.ncu-rep", capture.report)
+    if capture.raw_csv is not None:
+        archive.add_bytes("raw.csv", capture.raw_csv)
+
+
+def make_record(inputs: Inputs, evidence: Evidence, archive: ProfileArchive, elapsed_s: float) -> Profile:
+    """Return the record of a run, passed or failed, with the exit code that it means."""
+    card, manifest, failure = inputs.run.card.card, inputs.run.manifest.manifest, evidence.failure
+    environmental = failure is not None and failure.code in _ENVIRONMENT_CODES
+    status = Status.PASS if failure is None else Status.ERROR if environmental else Status.FAIL
+    code = ExitCode.ACCEPTED
+    if failure is not None:
+        code = ExitCode.CONFIGURATION if environmental else _STAGE_CODES[evidence.stage]
+    return Profile(
+        schema_version=SCHEMA_VERSION,
+        profile_id=archive.profile_id,
+        status=status,
+        stage=evidence.stage,
+        failure=failure,
+        exit_code=int(code),
+        note=REPLAY_NOTE,
+        task_id=card.task_id,
+        operator_version=card.operator_version,
+        case_id=inputs.case.id,
+        params=inputs.case.params,
+        seed=inputs.seed,
+        candidate_id=manifest.candidate_id,
+        candidate_version=manifest.version,
+        candidate_folder=inputs.run.manifest.folder,
+        device=inputs.run.device,
+        suite_sha256=suite_hash(card),
+        card_sha256=inputs.run.card.sha256,
+        manifest_sha256=inputs.run.manifest.sha256,
+        source_sha256=inputs.snapshot.sha256,
+        reference_sha256=evidence.reference_sha256,
+        build_key=evidence.build.key if evidence.build else None,
+        library_sha256=evidence.build.library_sha256 if evidence.build else None,
+        environment_key=inputs.run.environment.key,
+        started_at=archive.started_at,
+        elapsed_s=round(elapsed_s, 3),
+        profiler=evidence.capture.run if evidence.capture else None,
+        gate=evidence.gate,
+        numerics=evidence.numerics,
+        facts=evidence.facts,
+        files=(),
+    )

@@ -1,0 +1,187 @@
+"""The processes of a profiling run: oracle, the gate's candidate worker, and the profiled target."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+import mini_kv
+from mini_kv import compiler
+from mini_kv.core import protocol as p
+from mini_kv.core.errors import InternalError
+from mini_kv.core.progress import Event, Progress
+from mini_kv.core.records.build import Build
+from mini_kv.core.records.correctness import CaseResult, Numerics
+from mini_kv.core.records.profile import TargetPlan
+from mini_kv.core.records.results import Finding
+from mini_kv.core.tensors import OutputSpec, contiguous_strides
+from mini_kv.correctness.cases import Subject, run_cases
+from mini_kv.profiling.evidence import Inputs, Stop
+from mini_kv.profiling.ncu import Capture, CaptureRequest, Ncu, capture
+from mini_kv.run.crew import fresh_candidate, load_fault
+from mini_kv.run.run_inputs import device_lock
+from mini_kv.system.files import exclusive_lock
+from mini_kv.system.host import usable_cpus
+from mini_kv.system.modules import import_path
+from mini_kv.system.scratch import scratch_folder
+from mini_kv.system.seats import CandidateSeat, OracleSeat
+from mini_kv.system.workers import Nursery
+
+WARMUP_CALLS = 5
+LOCK_TIMEOUT_S = 600.0
+ORACLE_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crew:
+    """Who takes part in one run. ``scratch`` is removed with them."""
+
+    scratch: Path
+    oracle: OracleSeat
+    seat: CandidateSeat
+
+    def load(self, inputs: Inputs, build: Build, progress: Progress) -> str:
+        """Import the reference, open the library; return the hash of the reference's sources."""
+        progress(Event(stage="load", done=0, total=1, detail="workers start"))
+        self.oracle.greet()
+        card = inputs.run.card.card
+        loaded = self.oracle.load(
+            p.LoadReference(
+                reference=card.reference,
+                input_factory=card.input_factory,
+                tolerances={str(name): limit for name, limit in card.tolerances.items()},
+            )
+        )
+        fault = load_fault(self.seat, inputs.run, build)
+        if fault is not None:
+            raise Stop(fault)
+        progress(Event(stage="load", done=1, total=1, detail="loaded"))
+        return loaded.source_sha256
+
+    def gate(self, inputs: Inputs, progress: Progress) -> CaseResult:
+        """Run the correctness gate on the one case, every round of it; then the candidate's process ends."""
+        subject = Subject(
+            card=msgspec.structs.replace(inputs.run.card.card, cases=(inputs.case,)),
+            manifest=inputs.run.manifest.manifest,
+            device=inputs.run.device,
+            oracle=self.oracle,
+            seat=self.seat,
+            secret_seeds=inputs.run.secret_seeds,
+            timeout_s=inputs.timeout_s,
+        )
+        result = run_cases(subject, progress)[0]
+        self.seat.close()  # nothing else of ours is to run on the GPU while it is measured
+        return result
+
+    def capture(self, inputs: Inputs, build: Build, ncu: Ncu, progress: Progress) -> Capture:
+        """Take the device's lock and capture."""
+        progress(Event(stage="profile", done=0, total=3, detail="waiting for the device"))
+        with exclusive_lock(device_lock(inputs.run.device, inputs.run.gpus), LOCK_TIMEOUT_S) as held:
+            if not held:
+                message = f"Another measurement held the device for more than {LOCK_TIMEOUT_S:g} s."
+                raise Stop(Finding(code="DEVICE_BUSY", message=message))
+            progress(Event(stage="profile", done=1, total=3, detail=f"Nsight Compute {ncu.version}"))
+            return capture(capture_request(inputs, build, ncu, self.scratch / "capture"))
+
+    def check_profiled_call(self, inputs: Inputs, outputs: Sequence[bytes]) -> Numerics:
+        """Have the oracle compare what the profiled call itself returned."""
+        made = self.oracle.ask(
+            p.MakeCase(key="profiled", params=inputs.case.params, seed=inputs.seed, expect_values=True),
+            timeout_s=ORACLE_TIMEOUT_S,
+        ).reply
+        if not isinstance(made, p.CaseMade):
+            raise InternalError("ORACLE", f"the oracle cannot make case '{inputs.case.id}' again: {made}")
+        if len(outputs) != len(made.expected):
+            raise Stop(_wrong_output(f"left {len(outputs)} outputs where {len(made.expected)} are expected"))
+        specs = tuple(_spec(number, expected) for number, expected in enumerate(made.expected))
+        reply = self.oracle.ask(
+            p.Compare(key="profiled", outputs=specs), list(outputs), timeout_s=ORACLE_TIMEOUT_S
+        ).reply
+        if not isinstance(reply, p.Compared):
+            raise Stop(_wrong_output("left bytes that do not fit the case's shape and dtype"))
+        if reply.numerics.mismatch_count != 0:
+            wrong, all_of = reply.numerics.mismatch_count, reply.numerics.element_count
+            raise Stop(_wrong_output(f"returned {wrong} wrong elements of {all_of}"))
+        return reply.numerics
+
+
+def _spec(number: int, expected: p.ExpectedOutput) -> OutputSpec:
+    return OutputSpec(
+        shape=expected.shape,
+        strides=contiguous_strides(expected.shape),
+        storage_offset=0,
+        dtype=expected.dtype,
+        device=expected.device,
+        aliases_input=None,
+        blob=number,
+    )
+
+
+def _wrong_output(what: str) -> Finding:
+    return Finding(code="PROFILED_OUTPUT_WRONG", message=f"The profiled call {what}.")
+
+
+@contextmanager
+def start_crew(inputs: Inputs) -> Iterator[Crew]:
+    """Start oracle and candidate worker at once: they import torch while the compiler runs."""
+    with ExitStack() as stack:
+        scratch = stack.enter_context(scratch_folder())
+        nursery = Nursery(scratch, import_path(inputs.run.root), inputs.run.cage)
+        stack.callback(nursery.close)
+        yield Crew(
+            scratch=scratch,
+            oracle=OracleSeat(nursery, p.Hello(device=inputs.run.device, threads=usable_cpus())),
+            seat=fresh_candidate(nursery, inputs.run),
+        )
+
+
+def capture_request(inputs: Inputs, build: Build, ncu: Ncu, scratch: Path) -> CaptureRequest:
+    """Return the capture of the case's fixed round, in ``scratch``, which is made."""
+    scratch.mkdir()
+    root, manifest = inputs.run.root, inputs.run.manifest.manifest
+    if build.library is None or build.library_sha256 is None:
+        raise InternalError("BUILD", "a build that passed names no library")
+    sources = compiler.logs_folder(root, build) / "sources"
+    return CaptureRequest(
+        ncu=ncu,
+        plan=TargetPlan(
+            device=inputs.run.device,
+            library=str(root / build.library),
+            library_sha256=build.library_sha256,
+            python=str(sources / manifest.python) if manifest.python else None,
+            dispatcher=manifest.dispatcher,
+            schema=manifest.schema,
+            input_factory=inputs.run.card.card.input_factory,
+            params=inputs.case.params,
+            seed=inputs.seed,
+            warmup_calls=WARMUP_CALLS,
+            output_folder=str(scratch / "target"),
+        ),
+        kernel_name_regex=manifest.kernel_name_regex,
+        flush_caches=inputs.run.card.card.benchmark.cache == "cold",
+        import_path=import_path(root),
+        scratch=scratch,
+        places=_places(root, scratch, ncu),
+        environ=os.environ,
+        timeout_s=inputs.timeout_s,
+    )
+
+
+def _places(root: Path, scratch: Path, ncu: Ncu) -> dict[str, str]:
+    """Return words for this machine's folders: what is archived is read on other machines."""
+    elsewhere = {entry: f"{{import {n}}}" for n, entry in enumerate(import_path(root), start=1)}
+    return elsewhere | {
+        str(scratch): "{scratch}",
+        str(root): "{project}",
+        str(Path(mini_kv.__file__).resolve().parent.parent): "{mini_kv}",
+        sys.prefix: "{python}",
+        sysconfig.get_path("stdlib"): "{stdlib}",
+        os.path.dirname(ncu.path) + os.sep: "",
+    }
