@@ -45,7 +45,7 @@ check: setup ## format, lint, types, layers, schemas and committed data; changes
 	run lint $(BIN)/ruff check --quiet --output-format concise; \
 	$(if $(CANDIDATE_SOURCES),run format-cxx cxx_format $(CANDIDATE_SOURCES);) \
 	run types $(BIN)/mypy; \
-	run types-tests env MYPYPATH=scripts $(BIN)/mypy $(LOOSER_TYPES) tests; \
+	run types-tests env MYPYPATH=scripts:tests $(BIN)/mypy $(LOOSER_TYPES) tests; \
 	run layers $(BIN)/lint-imports --no-logo; \
 	run schemas $(BIN)/python scripts/validate_schemas.py; \
 	run reference $(BIN)/python scripts/generate_reference.py --check; \

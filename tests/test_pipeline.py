@@ -16,11 +16,10 @@ import mini_kv
 from fake_project import FakeProject, fake_project, press_ctrl_c_when
 from fake_worker import doubled, inputs_of
 from mini_kv import benchmark, compiler, correctness, pipeline
-from mini_kv.artifacts import check_files, promote_baseline, read_attempt, read_index
+from mini_kv.artifacts import promote_baseline, read_index
 from mini_kv.core import protocol as p
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.record import from_json
-from mini_kv.core.records.attempt import Attempt
 from mini_kv.core.records.benchmark import Benchmark
 from mini_kv.core.records.correctness import CaseResult, Correctness
 from mini_kv.core.records.regression import Decision
@@ -30,10 +29,10 @@ from mini_kv.run import run_inputs
 from mini_kv.system.modules import import_path
 from mini_kv.system.processes import children
 from mini_kv.system.workers import Nursery, Worker
+from verdict_facts import SLOWER, WRONG, assert_archived, axis, baseline_of, codes
 
 __all__ = ["fake_project"]
 
-WRONG = "payloads = [bytes(len(payloads[0])), *payloads[1:]]"
 CRASH = "os.kill(os.getpid(), signal.SIGSEGV)"
 
 
@@ -42,33 +41,12 @@ def case(verdict: Verdict, case_id: str) -> CaseResult:
     return next(case for case in verdict.correctness.cases if case.case_id == case_id)
 
 
-def axis(verdict: Verdict, name: str) -> tuple[Status, str | None]:
-    found = next(axis for axis in verdict.attempt.axes if axis.name == name)
-    return found.status, found.code
-
-
-def codes(verdict: Verdict) -> list[str]:
-    return [finding.code for finding in verdict.attempt.findings]
-
-
 @pytest.fixture(autouse=True)
 def _no_process_stays(tmp_path: Path) -> Any:
     before = set(children(os.getpid()))
     yield
     assert set(children(os.getpid())) <= before
     assert not list(tmp_path.rglob("*.partial"))
-
-
-def assert_archived(verdict: Verdict) -> Attempt:
-    attempt, _ = read_attempt(verdict.folder)
-    assert attempt == verdict.attempt
-    assert check_files(verdict.folder, attempt) == ()
-    names = {file.path for file in attempt.files}
-    assert {"task_card.json", "candidate_manifest.json", "environment.json"} <= names
-    return attempt
-
-
-# ---------------------------------------------------------------------------- 0
 
 
 def test_a_sound_candidate_is_accepted_and_archived(fake_project: FakeProject) -> None:
@@ -570,18 +548,6 @@ def test_unstable_times_are_a_warning_on_the_cpu(fake_project: FakeProject) -> N
 
 
 # ---------------------------------------------------------------------------- 6 and baselines
-
-
-def baseline_of(project: FakeProject) -> Path:
-    verdict = project.verify()
-    output = project.root / "baseline.json"
-    from datetime import UTC, datetime
-
-    promote_baseline(verdict.folder, output, now=datetime(2026, 1, 1, tzinfo=UTC))
-    return output
-
-
-SLOWER = "reply = change(reply, samples_us=tuple(1.2 * s for s in reply.samples_us))"
 
 
 def test_equal_times_pass_the_gate(fake_project: FakeProject) -> None:

@@ -249,7 +249,7 @@ def test_two_temporary_directories_made_two_locks_of_one_device(
 
 
 def test_calibration_and_the_study_made_folders_that_no_sweep_found() -> None:
-    project = Path(__file__).resolve().parent.parent
+    project = Path(__file__).resolve().parents[2]
     making = {
         path.relative_to(project).as_posix()
         for top in ("src", "scripts")

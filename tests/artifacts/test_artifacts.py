@@ -458,7 +458,7 @@ for _ in range(count):
 
 
 def test_processes_that_write_and_rebuild_at_once_lose_nothing(tmp_path: Path) -> None:
-    project = Path(__file__).resolve().parent.parent
+    project = Path(__file__).resolve().parents[2]
     search_path = os.pathsep.join((str(project / "src"), str(project / "tests")))
     root, count = tmp_path / "artifacts", 12
     running = [

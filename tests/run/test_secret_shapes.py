@@ -18,7 +18,7 @@ from mini_kv.run.secret_shapes import MAX_ELEMENTS, MIN_ELEMENTS, secret_cases
 from mini_kv.task_card import load_task_card
 from probe import probe_card, probe_case, probe_subject
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 HONEST, KNOWS_ITS_SHAPES = 0, 9
 SEEDS = [f"{number:016x}" for number in range(1, 60)]
 

@@ -283,7 +283,7 @@ def test_a_point_that_fails_says_why_in_its_row(fake_project: FakeProject) -> No
 
 
 def script(name: str) -> Any:
-    path = Path(__file__).resolve().parent.parent / "scripts" / name
+    path = Path(__file__).resolve().parents[2] / "scripts" / name
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

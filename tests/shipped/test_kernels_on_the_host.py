@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-FIXTURES = Path(__file__).parent / "fixtures/host_cuda"
+ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/host_cuda"
 KERNEL = ROOT / "candidates/fused_bias_relu/v1_vectorized"
 RMSNORM = ROOT / "candidates/rmsnorm/v2_vectorized"
 LAUNCH = re.compile(r"(\w+)(<[^<>;]*>)?\s*<<<(.*?)>>>\((.*?)\);", re.DOTALL)

@@ -23,7 +23,7 @@ from mini_kv.core.records.device_code import MAX_REMARKS, AccessWidth, DeviceCod
 from mini_kv.core.records.results import Status
 from mini_kv.system.toolchain import find_cuda_tool
 
-FIXTURES = Path(__file__).parent / "fixtures/device_code"
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/device_code"
 PTXAS = (FIXTURES / "ptxas.txt").read_text()
 SASS = (FIXTURES / "sass.txt").read_text()
 

@@ -15,7 +15,7 @@ from mini_kv.core.errors import ExitCode
 from mini_kv.core.records.card import CandidateManifest, Contract, TaskCard
 from mini_kv.core.records.schemas import RECORDS
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
 
 

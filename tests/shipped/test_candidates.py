@@ -20,9 +20,9 @@ from mini_kv.core.records.results import Status
 from mini_kv.references import rmsnorm
 from mini_kv.system.toolchain import find_toolchain
 from mini_kv.task_card.loading import load_manifest
-from test_cards import CARDS, arguments_of, expected_of, mismatches
+from shipped_cards import CARDS, arguments_of, expected_of, mismatches
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = tuple(sorted(path.parent for path in (ROOT / "candidates").glob("*/*/candidate.yaml")))
 MANIFESTS = {folder: load_manifest(folder, ROOT).manifest for folder in FOLDERS}
 # One running float32 sum over more elements than these rounds worse than rtol 1e-5 allows; that is what

@@ -35,7 +35,7 @@ from mini_kv.system.files import sha256_file
 from profile_factory import BEFORE
 
 RunMiniKv = Callable[..., tuple[int, str, str]]
-FIXTURES = Path(__file__).parent / "fixtures/ncu"
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/ncu"
 PAGE = FIXTURES / "rmsnorm_v1.csv"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -342,7 +342,7 @@ def add_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory, add_page: Path) -> Profiled:
-    project_root = Path(__file__).resolve().parent.parent
+    project_root = Path(__file__).resolve().parents[2]
     root = small_project(project_root, tmp_path_factory.mktemp("project"))
     return run_profile(root, "run", add_page, a_core_case(project_root))
 

@@ -26,7 +26,7 @@ from mini_kv.system.sandbox.policy import survey, user_for, wanted_features
 from mini_kv.system.sandbox.worker_folders import hand_over, make_rooms
 from mini_kv.system.toolchain import find_toolchain
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 IMPORT_PATH = (str(ROOT / "src"), *(entry for entry in sys.path if entry and os.path.exists(entry)))
 _INSIDE = (
     "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "

@@ -20,9 +20,9 @@ from mini_kv.core.tensors import element_count
 from mini_kv.references import fused_bias_relu, peers, rmsnorm, vector_add
 from mini_kv.task_card.loading import load_task_card
 from mini_kv.worker.oracle import Oracle
-from test_cards import arguments_of, mismatches
+from shipped_cards import arguments_of, mismatches
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CARDS = {path.stem: load_task_card(path, ROOT).card for path in (ROOT / "tasks" / "peers").glob("*.yaml")}
 FORMULAS: dict[str, Any] = {
     "rmsnorm": rmsnorm.reference,

@@ -23,7 +23,7 @@ from mini_kv.profiling.analysis.raw_page import MalformedPage, parse_raw_page
 from mini_kv.profiling.analysis.units import Dimension, convert, number
 from profile_factory import BEFORE, profile
 
-FIXTURES = Path(__file__).parent / "fixtures/ncu"
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/ncu"
 V1 = (FIXTURES / "rmsnorm_v1.csv").read_text()
 V2 = (FIXTURES / "rmsnorm_v2.csv").read_text()
 V1_REGEX = "rmsnorm_block_kernel"

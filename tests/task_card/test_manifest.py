@@ -14,7 +14,7 @@ from mini_kv.core.records.card import CandidateManifest
 from mini_kv.task_card import check_pair, load_manifest, load_task_card
 from mini_kv.task_card.manifest_rules import RESERVED_NAMESPACES
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 VALID = (FIXTURES / "manifests/candidate.yaml").read_text("utf-8")
 FOLDER = "candidates/scale/v0"
 

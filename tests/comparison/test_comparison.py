@@ -194,7 +194,7 @@ def test_profiles_of_both_sides_agree_with_the_comparison(project: FakeProject) 
     project.build_changes = {"source_sha256": {"op.cpp": "c" * 64}}
     compared = run(project, {"candidate/time_batch": slower(1.5)})
     record = compared.comparison
-    page = (Path(__file__).parent / "fixtures/ncu/rmsnorm_v1.csv").read_text()
+    page = (Path(__file__).resolve().parents[1] / "fixtures/ncu/rmsnorm_v1.csv").read_text()
     facts = analyse(page, "rmsnorm")
     assert isinstance(facts, KernelFacts)
     before, after = (

@@ -19,7 +19,7 @@ from mini_kv.core.records.results import Status
 from mini_kv.pipeline import Verdict, VerifyRequest
 from mini_kv.system.sandbox import cage as cage_module
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 THIEF = r"""
 #include <arpa/inet.h>

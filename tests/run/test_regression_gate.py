@@ -22,11 +22,11 @@ from mini_kv.core.records.regression import Decision
 from mini_kv.core.records.results import Status
 from mini_kv.regression import Policy
 from mini_kv.run.baseline_rebuild import require_sound_sources
-from test_pipeline import SLOWER, WRONG, assert_archived, axis, baseline_of, codes
+from verdict_facts import SLOWER, WRONG, assert_archived, axis, baseline_of, codes
 
 __all__ = ["fake_project"]
 
-BASELINES = Path(__file__).resolve().parent.parent / "baselines"
+BASELINES = Path(__file__).resolve().parents[2] / "baselines"
 
 # The candidate's own library, not the one rebuilt from the baseline's sources; slower by what is given.
 NEW_CODE = "state['new'] = 'rebuilt' not in request.library"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from mini_kv.calibration import CalibrateRequest, calibrate
 from mini_kv.calibration.spin_measurement import MIN_PROCESSES
@@ -20,7 +20,7 @@ from study.bench import Subject, open_all, open_bench
 from study.controls import Neighbour, control_processes, strangers_among, take_controls
 from study.summary import ControlVerdict, judge_control
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.gpu
 
