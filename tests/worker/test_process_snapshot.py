@@ -94,7 +94,7 @@ def test_a_replaced_function_is_found_wherever_it_stands(
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, lambda *given, **named: (real(*given, **named), real)[0])
         found = replaced_since(before)
-    assert list(found) == [f"{place}.{name}"] and "test_process_state.py" in found[f"{place}.{name}"]
+    assert list(found) == [f"{place}.{name}"] and "test_process_snapshot.py" in found[f"{place}.{name}"]
     assert replaced_since(before) == {}
 
 
@@ -103,7 +103,7 @@ def test_what_torch_puts_in_the_place_of_its_own_is_no_fault() -> None:
     program = """
 from mini_kv.worker.process_snapshot import describe_process, foreign_kernels
 from mini_kv.worker.replaced_functions import code_here, replaced_since
-from mini_kv.core.records.process_state import compare_states, judge_changes
+from mini_kv.core.rules.process_changes import compare_states, judge_changes
 code, before = code_here(), describe_process().facts
 import torch, torch._dynamo, torch._functorch.aot_autograd
 torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
@@ -161,7 +161,7 @@ import ctypes, gc, locale, os, resource, signal, sys, torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import BaseTorchFunctionMode
 from mini_kv.worker.process_snapshot import describe_process
-from mini_kv.core.records.process_state import compare_states, judge_changes
+from mini_kv.core.rules.process_changes import compare_states, judge_changes
 library = torch.library.Library("_", "IMPL", "PrivateUse1")
 locale.setlocale(locale.LC_ALL, "C.UTF-8")
 for name, statement in {CANNOT_BE_TAKEN_BACK}.items():
