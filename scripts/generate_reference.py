@@ -1,4 +1,4 @@
-"""Write docs/reference.md and the generated blocks of README.md from the code itself.
+"""Write docs/reference.md, docs/records.md and the generated blocks of README.md from the code itself.
 
 Commands come from the command line's own parsers, records from the msgspec models, codes from the source.
 ``--check`` writes nothing and fails where a file differs from what the code says.
@@ -246,7 +246,6 @@ def _default(limits: str) -> str:
 
 def reference_page(root: Path) -> str:
     """Return docs/reference.md whole."""
-    page = (root / "scripts" / "reference" / "page.md").read_text("utf-8").rstrip()
     filled = {
         "exit_codes": table(("code", "meaning"), [(str(code), text) for code, text in EXIT_CODES.items()]),
         "commands": commands_section(),
@@ -259,12 +258,21 @@ def reference_page(root: Path) -> str:
             ("level", "meaning"), [(f"`{level.value}`", text) for level, text in LEVEL_MEANING.items()]
         ),
         "codes": codes_section(root / "src" / "mini_kv"),
-        "records": records_section(),
     }
-    for name, text in filled.items():
+    return _filled(root / "scripts/reference/page.md", filled)
+
+
+def records_page(root: Path) -> str:
+    """Return docs/records.md whole."""
+    return _filled(root / "scripts/reference/records.md", {"records": records_section()})
+
+
+def _filled(template: Path, sections: Mapping[str, str]) -> str:
+    page = template.read_text("utf-8").rstrip()
+    for name, text in sections.items():
         marker = f"{{{{{name}}}}}"
         if page.count(marker) != 1:
-            raise ValueError(f"page.md needs exactly one {marker}")
+            raise ValueError(f"{template.name} needs exactly one {marker}")
         page = page.replace(marker, text)
     return f"{GENERATED}\n\n{page}\n"
 
@@ -274,7 +282,11 @@ def generated_files(root: Path) -> dict[Path, str]:
     readme = (root / "README.md").read_text("utf-8")
     readme = replace_block(readme, "commands", commands_table())
     readme = replace_block(readme, "candidates", candidates_table(root))
-    return {root / "docs" / "reference.md": reference_page(root), root / "README.md": readme}
+    return {
+        root / "docs/reference.md": reference_page(root),
+        root / "docs/records.md": records_page(root),
+        root / "README.md": readme,
+    }
 
 
 def main(argv: list[str] | None = None) -> int:

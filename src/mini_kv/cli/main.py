@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NoReturn, Protocol
 
 from mini_kv import __version__
-from mini_kv.cli import streams as outlet
+from mini_kv.cli import streams
 from mini_kv.core.errors import ConfigurationError, ExitCode, MiniKvError
 from mini_kv.core.printable import printable
 
@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> int:
     Without ``argv`` it is the whole process's command: its arguments are taken, and its streams guarded.
     """
     if argv is None:
-        outlet.install()
+        streams.install()
         argv = sys.argv[1:]
     try:
         try:
