@@ -1,28 +1,8 @@
 """Single calls on inputs never seen before: a candidate that remembers results is slow only there.
 
-Timed calls rotate over a few argument sets, so that a look-up by address or by values would pass for a
-fast operator. On the CPU only: a CUDA pilot touches every set, and there a cold time below the memory
-bus is what remembering shows as.
-
-Each set arrives with the request for its one call, and nothing is called in between: what stands in the
-process before a call can be found there and worked out in advance, the more so where a warm-up calls first.
-Short calls are timed several at once, each on a set of its own: what a call on its own costs beside them, for
-which a fixed time is allowed, would hide them.
-The fastest call decides, so its result is the one that the oracle looks at: none is worth skipping.
-
-What only a first call costs is spent before each of them, on inputs that are known: memory for results, code
-that no cache holds, the garbage collector's turn. So a call on new inputs differs from one in a batch by the
-inputs alone, and these were copied to where it finds them just before.
-
-The test is one of ranks in time. A try takes a batch on rotating inputs, then one call on each of a few
-fresh sets, then another batch on rotating inputs, within milliseconds. An honest call costs the same on
-both kinds of inputs, up to what is allowed for below. A try clears a candidate whose fastest fresh call is
-near the claim; it suspects one whose fresh calls are all stretched beyond :data:`FRESH_FACTOR` while either
-batch beside them was not; where both were, the machine got busy or the candidate slow, and the try says
-nothing. Load that lasts longer than the calls stretches both batches; to suspect an honest candidate it would
-have to begin or end at the calls, in each of :data:`FRESH_TRIES` tries on other inputs. One that remembers
-results meets this every time. One that stops remembering once it has met new inputs is cleared by no try: its
-claim is not reproduced, which leaves the case unstable, as load does.
+On the CPU only: a CUDA pilot touches every set, and there a cold time below the memory bus is what
+remembering shows as. ``docs/method.md`` ("The timer") gives the argument, the error rates and what a
+candidate that stops remembering meets.
 """
 
 from __future__ import annotations
