@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_kv.core.rules.byte_locations import Places, argument_names, element_at
+from mini_kv.core.rules.byte_locations import Places, element_at
 from mini_kv.core.tensors import ScalarArg, TensorSpec
 from mini_kv.worker.storage import export_arguments
-
-
-@pytest.mark.parametrize(
-    ("schema", "names"),
-    [
-        ("rmsnorm(Tensor x, Tensor weight, float eps) -> Tensor", ("x", "weight", "eps")),
-        ("ns::f(Tensor(a!) out, int[2] size=[1, 2], *, bool flag=True) -> ()", ("out", "size", "flag")),
-        ("f(Tensor(a -> *)[] parts, Tensor? like=None) -> (Tensor, Tensor)", ("parts", "like")),
-        ("f() -> Tensor", ()),
-        ("no schema", ()),
-        ("f(Tensor x", ()),
-    ],
-)
-def test_names_of_arguments_are_those_of_the_schema(schema: str, names: tuple[str, ...]) -> None:
-    assert argument_names(schema) == names
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:

@@ -15,8 +15,9 @@ from mini_kv.core.progress import Event, Progress
 from mini_kv.core.records.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
 from mini_kv.core.records.correctness import CaseResult, Numerics, Round
 from mini_kv.core.records.results import Finding, Status
-from mini_kv.core.rules.byte_locations import Places, argument_names
+from mini_kv.core.rules.byte_locations import Places
 from mini_kv.core.rules.null_candidates import judge_audits
+from mini_kv.core.rules.operator_schema import parse_schema
 from mini_kv.core.rules.output_form import grade_form
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec
 from mini_kv.correctness.grading import (
@@ -277,7 +278,9 @@ def _grade_ran(
     if blobs is None or returned is None or zones is None:
         finding = Finding(code="PROTOCOL_VIOLATION", message="the reply names payloads it does not carry")
         return _round_record(plan, Status.FAIL, (finding,))
-    places = Places(arguments=made.reply.arguments, names=argument_names(subject.manifest.schema))
+    places = Places(
+        arguments=made.reply.arguments, names=parse_schema(subject.manifest.schema).argument_names
+    )
     if subject.card.contract.functional:
         findings += grade_inputs(made.payloads, returned, places)
         findings += grade_altered(ran.altered, places)

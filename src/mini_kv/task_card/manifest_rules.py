@@ -10,7 +10,7 @@ from typing import Any
 
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.records.card import DISPATCHER_NAME, CandidateManifest, TaskCard
-from mini_kv.core.rules.byte_locations import split_outside_brackets
+from mini_kv.core.rules.operator_schema import SchemaFault, parse_schema
 from mini_kv.system.paths import PathRefused, confined_path, require_regular_file
 from mini_kv.task_card.document import KeyPath, Plain
 from mini_kv.task_card.structure import Finding
@@ -79,14 +79,6 @@ RESERVED_NAMESPACES = frozenset(
 # fmt: on
 
 _DISPATCHER = re.compile(DISPATCHER_NAME)
-_SCHEMA = re.compile(
-    r"(?P<name>[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)?)(\.[A-Za-z_][A-Za-z0-9_]*)?"
-    r"\s*\((?P<arguments>.*)\)\s*->\s*(?P<returns>\S.*)"
-)
-# Tensor, Tensor(a!), Tensor?, Tensor(a -> *)[], int[2]?, SymInt[]: loosely, the registration is the judge.
-_TYPE = r"[A-Za-z_][A-Za-z0-9_]*(\([^()]*\))?\??(\[[0-9]*\])?\??"
-_ARGUMENT = re.compile(_TYPE + r"\s+[A-Za-z_][A-Za-z0-9_]*(\s*=\s*\S.*)?")
-_RETURN = re.compile(_TYPE + r"(\s+[A-Za-z_][A-Za-z0-9_]*)?")
 
 
 def manifest_findings(data: dict[str, Any], folder: Path) -> Iterator[Finding]:
@@ -192,32 +184,14 @@ def _operator_schema(text: Plain, dispatcher: Plain) -> Iterator[Finding]:
     if not isinstance(text, str) or not isinstance(dispatcher, str) or not _DISPATCHER.fullmatch(dispatcher):
         return
     operator = dispatcher.partition("::")[2]
-    example = f"such as '{operator}(Tensor x) -> Tensor'"
-    parsed = _SCHEMA.fullmatch(text)
-    if parsed is None or not _balanced(text):
-        yield ("schema",), f"found {found_text(text)}; allowed: name(arguments) -> returns, {example}"
+    try:
+        parsed = parse_schema(text)
+    except SchemaFault as fault:
+        yield ("schema",), f"{fault}, such as '{operator}(Tensor x) -> Tensor'"
         return
-    if parsed["name"] not in (operator, dispatcher):
-        yield ("schema",), f"found the name {parsed['name']!r}; allowed: {operator!r}, as the dispatcher says"
-    for argument in split_outside_brackets(parsed["arguments"]):
-        if argument != "*" and not _ARGUMENT.fullmatch(argument):
-            yield ("schema",), f"found the argument {found_text(argument)}; allowed: 'Type name', {example}"
-    returns = parsed["returns"].strip()
-    inner = returns[1:-1] if returns.startswith("(") and returns.endswith(")") else returns
-    for each in split_outside_brackets(inner):
-        if not _RETURN.fullmatch(each):
-            yield ("schema",), f"found the return {found_text(each)}; allowed: a type, {example}"
-
-
-def _balanced(text: str) -> bool:
-    closing = {")": "(", "]": "["}
-    stack: list[str] = []
-    for character in text:
-        if character in "([":
-            stack.append(character)
-        elif character in closing and (not stack or stack.pop() != closing[character]):
-            return False
-    return not stack
+    name = f"{parsed.namespace}::{parsed.name}" if parsed.namespace else parsed.name
+    if name not in (operator, dispatcher):
+        yield ("schema",), f"found the name {name!r}; allowed: {operator!r}, as the dispatcher says"
 
 
 def _kernel_name(text: Plain) -> Iterator[Finding]:

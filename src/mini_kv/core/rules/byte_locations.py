@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mini_kv.core.tensors import ITEM_SIZE_BYTES, Argument, TensorSpec
-
-
-def split_outside_brackets(text: str) -> list[str]:
-    """Split at the commas that stand in no bracket."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "([") - (character in ")]")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    stripped = [part.strip() for part in parts]
-    return [] if stripped == [""] else stripped
-
-
-def argument_names(schema: str) -> tuple[str, ...]:
-    """Return the arguments' names: ``x`` and ``eps`` of ``f(Tensor x, float eps) -> Tensor``."""
-    found = re.search(r"\((.*)\)\s*->", schema)
-    arguments = split_outside_brackets(found[1]) if found else []
-    words = [text.partition("=")[0].split() for text in arguments]
-    return tuple(each[-1] for each in words if each and each[-1] != "*")
 
 
 @dataclass(frozen=True, kw_only=True)
