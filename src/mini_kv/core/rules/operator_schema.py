@@ -129,34 +129,35 @@ def parse_schema(text: str) -> OperatorSchema:
     )
 
 
-def split_outside_brackets(text: str) -> list[str]:
-    """Split at the commas that stand in no bracket and in no string."""
-    parts, depth, quote = [""], 0, ""
-    for character in text:
+def _split_outside_brackets(text: str) -> list[str]:
+    # At the commas that stand in no bracket and in no string.
+    cuts, depth = [-1], 0
+    for place, character in _outside_strings(text, 0):
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            cuts.append(place)
+    parts = [text[start + 1 : end].strip() for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True)]
+    return [] if parts == [""] else parts
+
+
+def _outside_strings(text: str, start: int) -> Iterator[tuple[int, str]]:
+    quote, escaped = "", False
+    for place, character in enumerate(text[start:], start):
         if quote:
-            quote = "" if character == quote else quote
+            if not escaped and character == quote:
+                quote = ""
+            escaped = character == "\\" and not escaped
         elif character in "\"'":
             quote = character
         else:
-            depth += (character in "([") - (character in ")]")
-        if character == "," and depth == 0 and not quote:
-            parts.append("")
-        else:
-            parts[-1] += character
-    stripped = [part.strip() for part in parts]
-    return [] if stripped == [""] else stripped
+            yield place, character
 
 
 def _closing(text: str, opening: int) -> int | None:
-    # The bracket that closes the one at ``opening``, past strings; None where brackets do not match.
-    pairs, stack, quote = {")": "(", "]": "["}, [], ""
-    for place in range(opening, len(text)):
-        character = text[place]
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "\"'":
-            quote = character
-        elif character in "([":
+    # The bracket that closes the one at ``opening``; None where brackets do not match.
+    pairs, stack = {")": "(", "]": "["}, []
+    for place, character in _outside_strings(text, opening):
+        if character in "([":
             stack.append(character)
         elif character in pairs:
             if stack.pop() != pairs[character]:
@@ -168,7 +169,7 @@ def _closing(text: str, opening: int) -> int | None:
 
 def _arguments(text: str) -> Iterator[SchemaArgument]:
     keyword_only = False
-    for part in split_outside_brackets(text):
+    for part in _split_outside_brackets(text):
         if part == "*" and not keyword_only:
             keyword_only = True
             continue
@@ -183,7 +184,7 @@ def _arguments(text: str) -> Iterator[SchemaArgument]:
 
 def _returns(text: str) -> Iterator[SchemaReturn]:
     inner = text[1:-1] if text.startswith("(") and _closing(text, 0) == len(text) - 1 else text
-    for part in split_outside_brackets(inner):
+    for part in _split_outside_brackets(inner):
         kind, rest = _type(part, "the return")
         name = _NAME.fullmatch(rest)
         if rest.strip() and name is None:
