@@ -25,6 +25,7 @@ from mini_kv.core.records.schemas import RECORDS, schema_document
 from mini_kv.task_card.manifest_rules import ALLOWED_CUDA_FLAGS, ALLOWED_CXX_FLAGS
 from page_blocks import replaced
 from reference.codes import collect_codes
+from reference.facts import described_names, time_limit_rows
 from reference.keys import CARD_KEYS, CODE_MEANINGS, CONTRACT_KEYS, EXIT_CODES, MANIFEST_KEYS, WHERE_WRITTEN
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -246,7 +247,10 @@ def _default(limits: str) -> str:
 
 def reference_page(root: Path) -> str:
     """Return docs/reference.md whole."""
+    inputs = root / "src" / "mini_kv" / "references" / "inputs.py"
     filled = {
+        "values": table(("values", "what it makes"), described_names(inputs, "VALUES")),
+        "layouts": table(("layout", "what it makes"), described_names(inputs, "LAYOUTS")),
         "exit_codes": table(("code", "meaning"), [(str(code), text) for code, text in EXIT_CODES.items()]),
         "commands": commands_section(),
         "card_keys": _keys(CARD_KEYS, "task_card"),
@@ -257,6 +261,7 @@ def reference_page(root: Path) -> str:
         "isolation": table(
             ("level", "meaning"), [(f"`{level.value}`", text) for level, text in LEVEL_MEANING.items()]
         ),
+        "time_limits": table(("limit", "value", "reason"), time_limit_rows()),
         "codes": codes_section(root / "src" / "mini_kv"),
     }
     return _filled(root / "scripts/reference/page.md", filled)

@@ -13,6 +13,7 @@ from mini_kv.core.records.card_audit import CardAudit, CaseAudit
 from mini_kv.core.records.results import Finding, Status
 from mini_kv.core.rules.null_candidates import common_nulls, judge_audits
 from mini_kv.core.rules.suite import suite_hash
+from mini_kv.core.time_limits import AUDITED_CASE_TIMEOUT_S
 from mini_kv.system.host import usable_cpus
 from mini_kv.system.scratch import scratch_folder, sweep_scratch
 from mini_kv.system.seats import OracleSeat
@@ -20,7 +21,6 @@ from mini_kv.system.workers import Nursery
 
 # With one seed a single value can be right by chance; a null must be right with all of them.
 SEEDS = 3
-ORACLE_TIMEOUT_S = 300.0
 
 
 def audit_in_fresh_oracle(
@@ -96,7 +96,8 @@ def _audit(card: TaskCard, case: Case, oracle: OracleSeat) -> CaseAudit:
 def _one(case: Case, seed: str, oracle: OracleSeat) -> p.CaseAudited | Finding:
     key = f"audit/{case.id}/{seed}"
     made = oracle.ask(
-        p.MakeCase(key=key, params=case.params, seed=seed, expect_values=True), timeout_s=ORACLE_TIMEOUT_S
+        p.MakeCase(key=key, params=case.params, seed=seed, expect_values=True),
+        timeout_s=AUDITED_CASE_TIMEOUT_S,
     ).reply
     if isinstance(made, p.Failed):
         message = f"the card's input factory or reference raised {made.code}: {made.message}"
@@ -104,7 +105,7 @@ def _one(case: Case, seed: str, oracle: OracleSeat) -> p.CaseAudited | Finding:
     if not isinstance(made, p.CaseMade):
         raise InternalError("PROTOCOL", f"the oracle answered MakeCase with {type(made).__name__}")
     audited = oracle.audit(key)
-    oracle.ask(p.Forget(key=key), timeout_s=ORACLE_TIMEOUT_S)
+    oracle.ask(p.Forget(key=key), timeout_s=AUDITED_CASE_TIMEOUT_S)
     if not made.reference_within_tolerance:
         return Finding(
             code="REFERENCE_OUTSIDE_TOLERANCE",

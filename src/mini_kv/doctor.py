@@ -13,6 +13,7 @@ from typing import Literal
 from mini_kv.core.record import Record
 from mini_kv.core.records.card import SCHEMA_VERSION, DeviceKind
 from mini_kv.core.records.isolation import LEVEL_MEANING, Isolation, IsolationLevel
+from mini_kv.core.time_limits import DOCTOR_TOOL_TIMEOUT_S
 from mini_kv.system.commands import Command, run_all
 from mini_kv.system.gpu import GpuReport, read_gpus
 from mini_kv.system.host import IsolationFacts, free_disk_bytes, isolation_facts
@@ -23,7 +24,6 @@ from mini_kv.system.toolchain import Toolchain, find_toolchain, release_of, tool
 PACKAGES = ("jsonschema_rs", "msgspec", "pynvml", "rich", "yaml")
 LEAST_FREE_BYTES = 2 << 30
 OLDEST_TORCH = (2, 11)
-TOOL_PROBE_S = 0.6
 
 LineState = Literal["ok", "missing", "note"]
 
@@ -173,7 +173,7 @@ def _find_tool(name: str, toolchain: Toolchain, environ: Mapping[str, str]) -> s
 def _versions(paths: Sequence[str]) -> dict[str, str | None]:
     commands = [Command(argv=(path, "--version"), cwd="/", environ=tool_environ()) for path in paths]
     try:
-        answers = run_all(commands, timeout_s=TOOL_PROBE_S)
+        answers = run_all(commands, timeout_s=DOCTOR_TOOL_TIMEOUT_S)
     except OSError:
         return dict.fromkeys(paths)
     found: dict[str, str | None] = {}

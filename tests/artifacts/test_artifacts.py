@@ -430,7 +430,7 @@ def test_an_index_locked_by_another_run_costs_a_warning_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_many(tmp_path, 1)
-    monkeypatch.setattr(index_module, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(index_module, "INDEX_LOCK_TIMEOUT_S", 0.05)
     with index_module.exclusive_lock(tmp_path / "index.lock", 1.0) as held:
         assert held
         attempt, writer = make.write_attempt(tmp_path, random_bytes=make.counting_bytes(5))

@@ -197,7 +197,7 @@ def test_a_capture_that_hangs_is_ended(take: Callable[..., Capture]) -> None:
 
 
 def test_an_import_that_hangs_is_ended(take: Callable[..., Capture], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mini_kv.profiling.ncu.capturing.IMPORT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("mini_kv.profiling.ncu.capturing.NCU_IMPORT_TIMEOUT_S", 0.5)
     failure = take("import hangs").failure
     assert failure is not None
     assert failure.code == "REPORT_DOES_NOT_IMPORT"

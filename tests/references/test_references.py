@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
 from collections.abc import Callable
 from types import ModuleType
@@ -170,3 +172,47 @@ def test_rmsnorm_of_a_row_of_zeros_is_zero() -> None:
 )
 def test_cost_counts_compulsory_traffic(module: ModuleType, params: dict[str, Any], cost: Cost) -> None:
     assert module.cost_model(params) == cost
+
+
+def made_names(source: str) -> set[str]:
+    """Return the names that a function makes something of: its cases, and what it compares a name with."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.MatchValue(value=ast.Constant(value=str(name))):
+                found.add(name)
+            case ast.Compare(left=ast.Name(id="values"), comparators=[ast.Constant(value=str(name))]):
+                found.add(name)
+    return found
+
+
+def test_every_value_class_and_layout_that_is_made_is_listed_with_what_it_is() -> None:
+    assert made_names(inspect.getsource(inputs.make_values)) == set(inputs.VALUES)
+    assert made_names(inspect.getsource(inputs._lay_out)) == set(inputs.LAYOUTS)
+    assert all({**inputs.VALUES, **inputs.LAYOUTS}.values())
+
+
+def test_a_value_class_that_is_made_and_not_listed_is_seen() -> None:
+    planted = "def make(values):\n    match values:\n        case 'secret':\n            return 1\n"
+    planted += "    return 2 if values == 'hidden' else 3\n"
+    assert made_names(planted) == {"secret", "hidden"}
+
+
+def test_the_descriptions_of_values_are_true() -> None:
+    drawn = {name: tensor((64, 64), name) for name in inputs.VALUES}
+    rows = {name: values[::2] for name, values in drawn.items()}
+    assert (rows["zeros"] == 0).all() and (drawn["zeros"][1::2] != 0).all()
+    assert rows["zeros"].signbit()[:, 1::2].all() and not rows["zeros"].signbit()[:, ::2].any()
+    tiny, least = drawn["tiny"].abs(), torch.finfo(torch.float32).tiny
+    assert ((tiny > 0) & (tiny < least)).any() and (tiny > least).any()
+    limit = torch.finfo(torch.float32).max / 8
+    assert limit / 4 * 0.999 <= drawn["huge"].abs().min() and drawn["huge"].abs().max() <= limit
+    assert ((drawn["signed"].abs() >= 0.5) & (drawn["signed"].abs() < 2) | (drawn["signed"] == 0)).all()
+    assert rows["signed"][:, 5::16].signbit().all() and (rows["signed"][:, 5::16] == 0).all()
+    assert rows["infinities"][:, 3::7].isinf().all() and drawn["infinities"].isinf().sum() == 32 * 9
+    assert rows["nans"][:, 3::7].isnan().all() and drawn["nans"].isnan().sum() == 32 * 9
+    assert set(drawn["integers"].abs().unique().tolist()) == set(range(1, 9))
+    assert drawn["wide"].abs().max() > 100 and drawn["wide"].abs().median() < 10
+    for values in inputs.VALUES:
+        whole = tensor((64,), values, dtype=torch.int32)
+        assert whole.min() >= 1 and whole.max() <= 8

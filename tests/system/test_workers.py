@@ -162,7 +162,7 @@ def test_an_answer_that_nobody_asked_for_does_not_become_the_next_answer(start: 
 def test_the_way_a_worker_ends_is_told(
     start: Start, monkeypatch: pytest.MonkeyPatch, source: str, code: str, part: str
 ) -> None:
-    monkeypatch.setattr(workers, "_EXIT_GRACE_S", 0.3 if code == "CHANNEL_CLOSED" else 5.0)
+    monkeypatch.setattr(workers, "WORKER_EXIT_TIMEOUT_S", 0.3 if code == "CHANNEL_CLOSED" else 5.0)
     found = lost(start(f"wire.receive()\n{source}"))
     assert found.code == code
     assert part in found.message

@@ -34,19 +34,19 @@ from mini_kv.core.record import from_json, to_json
 from mini_kv.core.records.attempt import ArtifactIndex, IndexRow
 from mini_kv.core.records.card import SCHEMA_VERSION
 from mini_kv.core.records.results import Finding
+from mini_kv.core.time_limits import INDEX_LOCK_TIMEOUT_S
 from mini_kv.system.archive_folder import reason
 from mini_kv.system.files import exclusive_lock, fsync_folder, write_json_atomic
 
 INDEX_FILE = "index.db"
 LOCK_FILE = "index.lock"
 INDEX_JSON = "artifact_index.json"
-LOCK_TIMEOUT_S = 30.0
 # Raised with every change of the table or of IndexRow; another number reads as no index.
 LAYOUT_VERSION = 2
 # Theirs are not what a row must say today, but the hashes in them still hold.
 EARLIER_LAYOUTS = frozenset({1})
 # A run that ends now waits for the lock for so long at most before its attempt stands in the index.
-SETTLED_S = 2 * LOCK_TIMEOUT_S
+SETTLED_S = 2 * INDEX_LOCK_TIMEOUT_S
 _SHOWN = 4
 # What SQLite keeps beside a database.
 _COMPANIONS = ("-wal", "-shm", "-journal")
@@ -72,7 +72,7 @@ def _held_to_read(root: Path) -> Iterator[bool]:
     if not os.path.lexists(root / LOCK_FILE):
         yield True
         return
-    with exclusive_lock(root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
+    with exclusive_lock(root / LOCK_FILE, INDEX_LOCK_TIMEOUT_S) as held:
         yield held
 
 
@@ -98,7 +98,10 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     _refuse_irregular(path)
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCK_TIMEOUT_S, isolation_level=None
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=INDEX_LOCK_TIMEOUT_S,
+        isolation_level=None,
     )
     try:
         connection.execute("PRAGMA journal_mode=WAL").fetchone()
@@ -178,7 +181,7 @@ def _recreate_if_missing(root: Path) -> tuple[Finding, ...]:
 def open_index(root: Path) -> tuple[Finding, ...]:
     """Make the index of an artifacts folder if there is none; return warnings, raise nothing."""
     try:
-        with exclusive_lock(root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
+        with exclusive_lock(root / LOCK_FILE, INDEX_LOCK_TIMEOUT_S) as held:
             return (
                 _recreate_if_missing(root) if held else _warning("INDEX_LOCKED", "is locked by another run")
             )
@@ -190,7 +193,7 @@ def add_to_index(root: Path, row: IndexRow) -> tuple[Finding, ...]:
     """Insert one published attempt; return warnings, raise nothing: the attempt is safe in its folder."""
     name = f"{row.task_id}/{row.attempt_id}"
     try:
-        with exclusive_lock(root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
+        with exclusive_lock(root / LOCK_FILE, INDEX_LOCK_TIMEOUT_S) as held:
             if not held:
                 return _warning("INDEX_LOCKED", f"is locked by another run and lacks {name}")
             remarks = _recreate_if_missing(root)
@@ -361,10 +364,11 @@ def rebuild_index(artifacts_root: Path) -> ArtifactIndex:
         raise ConfigurationError("NO_ARTIFACTS", f"{artifacts_root} is not a folder of artifacts.")
     try:
         known = entries_of(attempt_folders(artifacts_root))
-        with exclusive_lock(artifacts_root / LOCK_FILE, LOCK_TIMEOUT_S) as held:
+        with exclusive_lock(artifacts_root / LOCK_FILE, INDEX_LOCK_TIMEOUT_S) as held:
             if not held:
                 message = (
-                    f"Another run holds the index of {artifacts_root} for {LOCK_TIMEOUT_S:.0f} s; try again."
+                    f"Another run holds the index of {artifacts_root} for {INDEX_LOCK_TIMEOUT_S:.0f} s; "
+                    "try again."
                 )
                 raise ConfigurationError("INDEX_LOCKED", message)
             hashes = _known_hashes(artifacts_root)

@@ -15,7 +15,6 @@ import msgspec
 
 from mini_kv.benchmark.inputs_unchanged import check_inputs
 from mini_kv.benchmark.samples import (
-    BATCH_TIMEOUT_FACTOR,
     FALLBACK_TICK_US,
     CaseLost,
     Sets,
@@ -36,6 +35,7 @@ from mini_kv.core.records.pairs import PairName, PairResult, PairSide
 from mini_kv.core.records.results import Finding
 from mini_kv.core.rules.quality import MAX_LAUNCH_EXPOSED_FRACTION
 from mini_kv.core.rules.statistics import MAX_SAMPLE_US, median, tick_median
+from mini_kv.core.time_limits import BATCH_TIMEOUT_FACTOR, DROP_TIMING_TIMEOUT_S
 
 MIN_PAIR_ITERATIONS = 20
 # Copies of all sets of a case for every repeat stay in memory; larger ones tell little of where they lie.
@@ -106,7 +106,9 @@ def measure_pair(
             made[name] = _side(sides[name], label, taken[name], kernel_us)
     for subject in sides.values():
         if subject.seat.occupied:
-            subject.seat.ask(p.DropTiming(case_id=case.id), timeout_s=60.0, max_reply_bytes=0)
+            subject.seat.ask(
+                p.DropTiming(case_id=case.id), timeout_s=DROP_TIMING_TIMEOUT_S, max_reply_bytes=0
+            )
     return PairResult(case_id=case.id, pair=pair, first=first, a=made["a"], b=made["b"])
 
 

@@ -15,6 +15,7 @@ from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase
 from mini_kv.core.records.card import SCHEMA_VERSION
 from mini_kv.core.records.results import Status
 from mini_kv.core.rules.statistics import geometric_mean
+from mini_kv.core.time_limits import DEVICE_LOCK_TIMEOUT_S, TIMER_TIMEOUT_S
 from mini_kv.system.files import exclusive_lock
 
 # Part of the environment key: times taken under different plans are not comparable.
@@ -23,7 +24,6 @@ TIMER_PLAN = {
     "inputs rotate over 2 x L2; v4",
     "cpu": "perf_counter_ns; calls a sample for at least 1 ms; inputs rotate; one thread; memory kept; v3",
 }
-_LOCK_TIMEOUT_S = 3600.0
 
 
 def overall(cases: Sequence[BenchmarkCase], unstable_fails: bool) -> Status:
@@ -38,10 +38,11 @@ def overall(cases: Sequence[BenchmarkCase], unstable_fails: bool) -> Status:
 @contextmanager
 def hold_device(lock: Path) -> Iterator[None]:
     """Hold the device's lock in the block: one measurement at a time. Raises ``InternalError``."""
-    with exclusive_lock(lock, _LOCK_TIMEOUT_S) as held:
+    with exclusive_lock(lock, DEVICE_LOCK_TIMEOUT_S) as held:
         if not held:
             raise InternalError(
-                "DEVICE_BUSY", f"another measurement held the device for more than {_LOCK_TIMEOUT_S:g} s"
+                "DEVICE_BUSY",
+                f"another measurement held the device for more than {DEVICE_LOCK_TIMEOUT_S:g} s",
             )
         yield
 
@@ -76,7 +77,9 @@ def benchmark_record(
 def measure_timer(subject: TimedSubject) -> p.TimerMeasured:
     """Have the oracle measure the timer itself; raises ``InternalError``."""
     with held(subject, (subject.seat, *subject.beside)):
-        reply = subject.oracle.ask(p.MeasureTimer(cache=subject.card.benchmark.cache), timeout_s=120.0).reply
+        reply = subject.oracle.ask(
+            p.MeasureTimer(cache=subject.card.benchmark.cache), timeout_s=TIMER_TIMEOUT_S
+        ).reply
     if isinstance(reply, p.TimerMeasured):
         return reply
     text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__

@@ -12,6 +12,7 @@ import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import canonical_sha256, sha256_bytes
+from mini_kv.core.dtypes import ITEM_SIZE_BYTES
 from mini_kv.core.errors import InternalError
 from mini_kv.core.records.benchmark import Series
 from mini_kv.core.records.card import Case, DeviceKind, TaskCard
@@ -20,7 +21,8 @@ from mini_kv.core.records.pairs import PairName
 from mini_kv.core.records.results import Finding
 from mini_kv.core.rules.output_form import grade_form
 from mini_kv.core.rules.statistics import median, summarize
-from mini_kv.core.tensors import ITEM_SIZE_BYTES, Argument, TensorSpec, element_count
+from mini_kv.core.tensors import Argument, TensorSpec, element_count
+from mini_kv.core.time_limits import BATCH_TIMEOUT_FACTOR, DROP_TIMING_TIMEOUT_S, TIMED_CASE_TIMEOUT_S
 from mini_kv.system.seats import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost
 
@@ -30,8 +32,6 @@ ROTATING_SETS = 3
 # and three sets would keep gigabytes waiting in four places for every case of a card.
 LARGE_SET_BYTES = 256 << 20
 REWARM_CALLS = 2
-# A batch may take this many times what one call may.
-BATCH_TIMEOUT_FACTOR = 10.0
 MAX_CALLS_PER_SAMPLE = 10_000_000
 # A tenth of a nanosecond: nothing is called in less than a cycle, and ratios stay finite.
 MIN_CALL_US = 1e-4
@@ -191,7 +191,8 @@ def make_sets(subject: TimedSubject, case: Case) -> tuple[Sets, list[bytearray]]
         key = f"timed/{case.id}/{position}"
         seed = timed_seed(subject.secret_seeds[case.id], position)
         answer = subject.oracle.ask(
-            p.MakeCase(key=key, params=case.params, seed=seed, expect_values=True), timeout_s=300.0
+            p.MakeCase(key=key, params=case.params, seed=seed, expect_values=True),
+            timeout_s=TIMED_CASE_TIMEOUT_S,
         )
         if not isinstance(answer.reply, p.CaseMade):
             text = answer.reply.message if isinstance(answer.reply, p.Failed) else "an unexpected answer"
@@ -214,11 +215,13 @@ def hand_over(subject: TimedSubject, case: Case, sets: Sets, payloads: Sequence[
         arguments.append(shifted(made.arguments, first))
         blobs = [argument.blob for argument in made.arguments if isinstance(argument, TensorSpec)]
         first += max(blobs, default=-1) + 1
-    subject.oracle.ask(p.PrepareReferenceTiming(case_id=case.id, keys=sets.keys), timeout_s=300.0)
+    subject.oracle.ask(
+        p.PrepareReferenceTiming(case_id=case.id, keys=sets.keys), timeout_s=TIMED_CASE_TIMEOUT_S
+    )
     outcome = subject.seat.ask(
         p.PrepareTiming(case_id=case.id, argument_sets=tuple(arguments)),
         payloads,
-        timeout_s=300.0,
+        timeout_s=TIMED_CASE_TIMEOUT_S,
         max_reply_bytes=0,
     )
     expect_reply(outcome, p.Done)
@@ -226,11 +229,11 @@ def hand_over(subject: TimedSubject, case: Case, sets: Sets, payloads: Sequence[
 
 def release(subject: TimedSubject, case: Case, sets: Sets) -> None:
     """Free the sets on both sides."""
-    subject.oracle.ask(p.DropTiming(case_id=case.id), timeout_s=60.0)
+    subject.oracle.ask(p.DropTiming(case_id=case.id), timeout_s=DROP_TIMING_TIMEOUT_S)
     for key in sets.keys:
-        subject.oracle.ask(p.Forget(key=key), timeout_s=60.0)
+        subject.oracle.ask(p.Forget(key=key), timeout_s=DROP_TIMING_TIMEOUT_S)
     if subject.seat.occupied:  # a lost worker holds nothing, and a fresh one costs seconds
-        subject.seat.ask(p.DropTiming(case_id=case.id), timeout_s=60.0, max_reply_bytes=0)
+        subject.seat.ask(p.DropTiming(case_id=case.id), timeout_s=DROP_TIMING_TIMEOUT_S, max_reply_bytes=0)
 
 
 def shifted(arguments: Sequence[Argument], by: int) -> tuple[Argument, ...]:
@@ -373,7 +376,7 @@ def check_outputs(subject: TimedSubject, sets: Sets, caught: Sequence[Caught]) -
         reply = subject.oracle.ask(
             p.Compare(key=sets.keys[item.argument_set], outputs=item.outputs.outputs),
             item.payloads,
-            timeout_s=300.0,
+            timeout_s=TIMED_CASE_TIMEOUT_S,
         ).reply
         if not isinstance(reply, p.Compared):
             text = reply.message if isinstance(reply, p.Failed) else "an unexpected answer"

@@ -30,6 +30,7 @@ from mini_kv.core.records.card import Case
 from mini_kv.core.records.results import Finding
 from mini_kv.core.rules.statistics import median
 from mini_kv.core.tensors import Argument, input_bytes
+from mini_kv.core.time_limits import DROP_TIMING_TIMEOUT_S, TIMED_CASE_TIMEOUT_S
 
 FRESH_SETS = 5
 FRESH_TRIES = 3
@@ -156,7 +157,9 @@ def _far_us(subject: TimedSubject, fresh: _Fresh) -> float:
     with held(subject, (subject.seat, *subject.beside)):
         for start in range(0, len(fresh.sets.keys), fresh.calls):
             keys = fresh.sets.keys[start : start + fresh.calls]
-            reply = subject.oracle.ask(p.TimeCopies(case_id=fresh.timed_as, keys=keys), timeout_s=300.0).reply
+            reply = subject.oracle.ask(
+                p.TimeCopies(case_id=fresh.timed_as, keys=keys), timeout_s=TIMED_CASE_TIMEOUT_S
+            ).reply
             if not isinstance(reply, p.CopiesTimed):
                 text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
                 raise InternalError(
@@ -203,10 +206,12 @@ def _time_one(subject: TimedSubject, fresh: _Fresh, position: int) -> float:
 
 def _release(subject: TimedSubject, fresh: _Fresh) -> None:
     for key in fresh.sets.keys:
-        subject.oracle.ask(p.Forget(key=key), timeout_s=60.0)
+        subject.oracle.ask(p.Forget(key=key), timeout_s=DROP_TIMING_TIMEOUT_S)
     for case_id in fresh.case_ids:
         if subject.seat.occupied:
-            subject.seat.ask(p.DropTiming(case_id=case_id), timeout_s=60.0, max_reply_bytes=0)
+            subject.seat.ask(
+                p.DropTiming(case_id=case_id), timeout_s=DROP_TIMING_TIMEOUT_S, max_reply_bytes=0
+            )
 
 
 def judge_fresh(tries: Sequence[FreshTry], claim_us: float) -> tuple[Finding, ...]:
@@ -283,5 +288,5 @@ def _make_one(
 ) -> tuple[p.CaseMade, list[bytearray]] | None:
     seed = timed_seed(subject.secret_seeds[case.id], _FIRST_SEED + position)
     request = p.MakeCase(key=f"fresh/{case.id}/{name}", params=case.params, seed=seed, expect_values=True)
-    answer = subject.oracle.ask(request, timeout_s=300.0)
+    answer = subject.oracle.ask(request, timeout_s=TIMED_CASE_TIMEOUT_S)
     return (answer.reply, answer.payloads) if isinstance(answer.reply, p.CaseMade) else None

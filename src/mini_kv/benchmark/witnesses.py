@@ -23,6 +23,7 @@ from mini_kv.core import protocol as p
 from mini_kv.core.records.benchmark import KernelWitness, Series, TimingTrust
 from mini_kv.core.records.card import Case, DeviceKind
 from mini_kv.core.records.results import Finding
+from mini_kv.core.time_limits import WITNESS_TIMEOUT_S
 from mini_kv.system.processes import cpu_time_ns
 from mini_kv.system.workers import Answer
 
@@ -66,9 +67,9 @@ def attach_witnesses(subject: TimedSubject) -> None:
     case_id = subject.card.benchmark.case_ids[0]
     request = p.WitnessKernels(case_id=case_id, calls=1, cache="hot")
     with ThreadPoolExecutor(max_workers=1) as beside:
-        reference = beside.submit(subject.oracle.ask, request, timeout_s=120.0)
+        reference = beside.submit(subject.oracle.ask, request, timeout_s=WITNESS_TIMEOUT_S)
         # What either answers here is not kept: the real traces follow, one process at a time.
-        subject.seat.ask(request, timeout_s=120.0)
+        subject.seat.ask(request, timeout_s=WITNESS_TIMEOUT_S)
         reference.result()
 
 
@@ -77,14 +78,14 @@ def witness_kernels(subject: TimedSubject, case: Case) -> Kernels:
     if subject.device != "cuda":
         return Kernels()
     request = p.WitnessKernels(case_id=case.id, calls=WITNESS_CALLS, cache=subject.card.benchmark.cache)
-    reference = subject.oracle.ask(request, timeout_s=120.0).reply
+    reference = subject.oracle.ask(request, timeout_s=WITNESS_TIMEOUT_S).reply
     if not isinstance(reference, p.KernelsWitnessed):
         return Kernels(
             finding=_missing(reference.message if isinstance(reference, p.Failed) else "no answer")
         )
     try:
         candidate = expect_reply(
-            subject.seat.ask(request, timeout_s=120.0, max_reply_bytes=0), p.KernelsWitnessed
+            subject.seat.ask(request, timeout_s=WITNESS_TIMEOUT_S, max_reply_bytes=0), p.KernelsWitnessed
         )
     except CaseLost as lost:
         return Kernels(reference=reference.witness, finding=_missing(lost.finding.message))

@@ -17,6 +17,7 @@ from mini_kv.core.records.card import DeviceKind
 from mini_kv.core.records.pairs import PairSide
 from mini_kv.core.rules.statistics import median
 from mini_kv.core.tensors import ScalarArg, TensorSpec
+from mini_kv.core.time_limits import SPIN_TIMEOUT_S
 from mini_kv.system.seats import CandidateSeat
 from mini_kv.system.workers import Answer
 
@@ -28,7 +29,6 @@ _ROW = 5
 # A call of many blocks leaves its number, and two stamps for each of the most blocks there may be.
 _WIDE_ROW = 1 + 2 * 16384
 WITNESS_CALLS = 30
-TIMEOUT_S = 120.0
 LONG_US = 500.0
 
 # Start and end in nanoseconds, start and end in cycles, and the number of the call.
@@ -259,7 +259,7 @@ class Spinner:
     def _ask(
         self, message: p.Request, kind: type[_R], payloads: Sequence[bytearray] = ()
     ) -> tuple[_R, list[bytearray]]:
-        outcome = self.seat.ask(message, payloads, timeout_s=TIMEOUT_S)
+        outcome = self.seat.ask(message, payloads, timeout_s=SPIN_TIMEOUT_S)
         if isinstance(outcome, Answer) and isinstance(outcome.reply, kind):
             return outcome.reply, outcome.payloads
         text = outcome.reply if isinstance(outcome, Answer) else f"{outcome.code}: {outcome.message}"

@@ -19,8 +19,8 @@ from mini_kv.core.records.calibration import Calibration, SpinRatio, SpinReading
 from mini_kv.core.records.card import SCHEMA_VERSION, CandidateManifest, DeviceKind, DeviceRequest
 from mini_kv.core.records.results import Status
 from mini_kv.core.rules.statistics import mean, median
+from mini_kv.core.time_limits import BUILD_TIMEOUT_S, DROP_TIMING_TIMEOUT_S, SPIN_REPEATS_TIMEOUT_S
 from mini_kv.run.run_inputs import BUILD_FOLDER, device_lock, resolve_device
-from mini_kv.run.steps import BUILD_TIMEOUT_S
 from mini_kv.system.gpu import GpuReport, read_gpus
 from mini_kv.system.modules import import_path
 from mini_kv.system.paths import find_project_root
@@ -257,16 +257,18 @@ def _outside_us(spinner: Spinner, amount: int) -> float | None:
     spent: list[float] = []
     counts = (25, 125)
     for calls in counts:
-        prepared = spinner.seat.ask(p.PrepareRepeats(case_id=case, calls=calls), timeout_s=60.0)
+        prepared = spinner.seat.ask(
+            p.PrepareRepeats(case_id=case, calls=calls), timeout_s=SPIN_REPEATS_TIMEOUT_S
+        )
         if not (isinstance(prepared, Answer) and isinstance(prepared.reply, p.Done)):
             return None
     for calls in counts:
         begun = time.perf_counter_ns()
-        ran = spinner.seat.ask(p.RunRepeats(case_id=case, calls=calls), timeout_s=60.0)
+        ran = spinner.seat.ask(p.RunRepeats(case_id=case, calls=calls), timeout_s=SPIN_REPEATS_TIMEOUT_S)
         if not (isinstance(ran, Answer) and isinstance(ran.reply, p.Done)):
             return None
         spent.append((time.perf_counter_ns() - begun) / 1e3)
-    spinner.seat.ask(p.DropTiming(case_id=case), timeout_s=60.0)
+    spinner.seat.ask(p.DropTiming(case_id=case), timeout_s=DROP_TIMING_TIMEOUT_S)
     return (spent[1] - spent[0]) / (counts[1] - counts[0])
 
 

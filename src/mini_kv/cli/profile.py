@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mini_kv.cli.numbers import seconds
 from mini_kv.core.printable import printable
+from mini_kv.core.time_limits import CAPTURE_TIMEOUT_S
 
 EXAMPLE = (
     "mini-kv profile --task tasks/rmsnorm.yaml --candidate candidates/rmsnorm/v2_vectorized "
@@ -30,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=seconds("--timeout"),
-        default=300.0,
+        default=CAPTURE_TIMEOUT_S,
         metavar="S",
-        help="seconds the capture may take (default: 300)",
+        help=f"seconds the capture may take (default: {CAPTURE_TIMEOUT_S:g})",
     )
     parser.add_argument(
         "--ncu", metavar="FILE", help="the profiler (default: beside nvcc, on PATH, or its usual folder)"

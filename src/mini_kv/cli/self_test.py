@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mini_kv.core.time_limits import SELF_TEST_TIMEOUT_S
 from mini_kv.system.commands import Command, run_all
 from mini_kv.system.scratch import scratch_folder
 
 _SHIPPED = Path(__file__).resolve().parent.parent / "self_test"
-_TIMEOUT_S = 300.0
 _AT_ONCE = 2
 
 
@@ -59,7 +59,7 @@ def self_test() -> tuple[Tested, ...]:
             Command(argv=_verify(project, known.name), cwd=str(project), environ=dict(os.environ))
             for known in KNOWN
         ]
-        finished = run_all(commands, timeout_s=_TIMEOUT_S, at_once=_AT_ONCE)
+        finished = run_all(commands, timeout_s=SELF_TEST_TIMEOUT_S, at_once=_AT_ONCE)
         return tuple(
             _told(known, ended.returncode, project / "archive" / known.name)
             for known, ended in zip(KNOWN, finished, strict=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from mini_kv.cli.numbers import seconds, whole_number
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.printable import printable
+from mini_kv.core.time_limits import CALL_TIMEOUT_S
 
 EXAMPLE = "mini-kv verify --task tasks/rmsnorm.yaml --candidate candidates/rmsnorm/v1_block_reduce"
 
@@ -41,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=seconds("--timeout"),
-        default=60.0,
+        default=CALL_TIMEOUT_S,
         metavar="S",
-        help="seconds a case may take (default: 60)",
+        help=f"seconds a case may take (default: {CALL_TIMEOUT_S:g})",
     )
     parser.add_argument(
         "--require-isolation",

@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 
 from mini_kv.core.records.device_code import AccessWidth, DeviceCode, KernelCode, MemoryInstructions
+from mini_kv.core.time_limits import DISASSEMBLY_TIMEOUT_S
 from mini_kv.system.commands import Command, Finished, Limits, run_all
 from mini_kv.system.toolchain import tool_environ
 
 VERBOSE_ASSEMBLER = ("-Xptxas", "-v")
 """What nvcc needs to be told so that :func:`parse_ptxas` has something to read; costs no time."""
 
-DISASSEMBLY_TIMEOUT_S = 20.0
 DISASSEMBLY_FILE_BYTES = 256 << 20
 MAX_KERNELS = 512
 

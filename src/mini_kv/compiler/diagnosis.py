@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterable, Sequence
 
+from mini_kv.core.time_limits import DEMANGLE_TIMEOUT_S
 from mini_kv.system.commands import probe
 from mini_kv.system.toolchain import tool_environ
 
@@ -120,7 +121,7 @@ def demangle(symbol: str) -> str:
     program = shutil.which("c++filt", path=tool_environ()["PATH"])
     if program is None or not symbol.startswith("_Z"):
         return symbol
-    answer = probe([program, symbol], tool_environ(), timeout_s=2.0)
+    answer = probe([program, symbol], tool_environ(), timeout_s=DEMANGLE_TIMEOUT_S)
     if answer is None or answer.returncode != 0:
         return symbol
     return answer.stdout.decode("utf-8", "replace").strip() or symbol

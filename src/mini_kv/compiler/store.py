@@ -15,6 +15,7 @@ import msgspec
 from mini_kv.core.record import from_json
 from mini_kv.core.records.build import Build
 from mini_kv.core.records.results import Status
+from mini_kv.core.time_limits import NO_TIMEOUT_S
 from mini_kv.system.files import exclusive_lock, read_regular, remove_tree, sha256_file, write_json_atomic
 
 RECORD_NAME = "build.json"
@@ -74,7 +75,7 @@ class BuildStore:
         newborn = self.folder / f"{key}.newborn-{token}"
         newborn.mkdir(parents=True)
         try:
-            with exclusive_lock(newborn / OWNER_NAME, timeout_s=0.0):
+            with exclusive_lock(newborn / OWNER_NAME, timeout_s=NO_TIMEOUT_S):
                 os.rename(newborn, folder)
                 yield folder
         finally:
@@ -139,7 +140,7 @@ def _is_abandoned(folder: Path, now: float) -> bool:
         return age_s > NEWBORN_S
     # The kernel gave the lock back when its holder died; a process id alone may be another's by now,
     # or belong to another container.
-    with contextlib.suppress(OSError), exclusive_lock(owner, timeout_s=0.0) as free:
+    with contextlib.suppress(OSError), exclusive_lock(owner, timeout_s=NO_TIMEOUT_S) as free:
         return free
     return False
 

@@ -7,20 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from mini_kv.core.dtypes import ITEM_SIZE_BYTES
 from mini_kv.core.record import Record
-
-ITEM_SIZE_BYTES: dict[str, int] = {
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "bool": 1,
-}
 
 # Each input's storage lies between two zones of this size: room for a stray row or vector.
 GUARD_BYTES = 16 << 10

@@ -10,6 +10,7 @@ import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import derived_seed, sha256_bytes
+from mini_kv.core.dtypes import ITEM_SIZE_BYTES
 from mini_kv.core.errors import InternalError
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.records.card import CandidateManifest, Case, CaseKind, DeviceKind, TaskCard
@@ -19,7 +20,8 @@ from mini_kv.core.rules.byte_locations import Places
 from mini_kv.core.rules.null_candidates import judge_audits
 from mini_kv.core.rules.operator_schema import parse_schema
 from mini_kv.core.rules.output_form import grade_form
-from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec
+from mini_kv.core.tensors import OutputSpec
+from mini_kv.core.time_limits import CASE_TIMEOUT_S, FORGET_TIMEOUT_S
 from mini_kv.correctness.grading import (
     describe_argument,
     grade_altered,
@@ -109,7 +111,7 @@ def make_case(
             expect_values=expect_values,
             expect_gradients=expect_gradients,
         ),
-        timeout_s=max(subject.timeout_s, 120.0),
+        timeout_s=max(subject.timeout_s, CASE_TIMEOUT_S),
     )
     match answer.reply:
         case p.CaseMade() as made:
@@ -186,7 +188,7 @@ def _positive(subject: Subject, case: Case) -> CaseResult:
 
 
 def _forget(subject: Subject, case: Case, seed: str) -> None:
-    subject.oracle.ask(p.Forget(key=f"{case.id}/{seed}"), timeout_s=30.0)
+    subject.oracle.ask(p.Forget(key=f"{case.id}/{seed}"), timeout_s=FORGET_TIMEOUT_S)
 
 
 def _round(subject: Subject, case: Case, plan: RoundPlan, made: _Made, before: Sequence[Round]) -> Round:
@@ -330,7 +332,7 @@ def _compare(
 ) -> Numerics | Finding:
     renumbered = tuple(msgspec.structs.replace(spec, blob=position) for position, spec in enumerate(outputs))
     answer = subject.oracle.ask(
-        p.Compare(key=key, outputs=renumbered), blobs, timeout_s=max(subject.timeout_s, 120.0)
+        p.Compare(key=key, outputs=renumbered), blobs, timeout_s=max(subject.timeout_s, CASE_TIMEOUT_S)
     )
     match answer.reply:
         case p.Compared() as compared:

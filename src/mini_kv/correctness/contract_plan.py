@@ -17,6 +17,7 @@ from mini_kv.core.records.results import Finding, Status
 from mini_kv.core.rules.policies import judges_trace
 from mini_kv.core.rules.registration import NO_FAKE
 from mini_kv.core.tensors import Argument, TensorSpec, contiguous_strides, element_count, input_bytes
+from mini_kv.core.time_limits import CASE_TIMEOUT_S, CONTRACT_CHECK_TIMEOUT_S
 from mini_kv.correctness.cases import seed_text
 from mini_kv.system.seats import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost
@@ -27,7 +28,6 @@ DYNAMIC_SIZES = 3
 # These import torch.compile's machinery for seconds, which the contract worker does beforehand. The
 # others are asked in the numerics worker, which has nothing else to do once its cases are answered.
 HEAVY_CHECKS = frozenset({"opcheck", "opcheck_layout", "dynamic_shapes", "fake_results", "gradcheck"})
-CONTRACT_TIMEOUT_S = 300.0
 
 
 def judged_apart(contract: Contract) -> bool:
@@ -75,7 +75,7 @@ def collect_samples(card: TaskCard, oracle: OracleSeat) -> tuple[Sample, ...]:
         seed = seed_text(fixed_seed(card.task_id, case.id))
         answer = oracle.ask(
             p.MakeCase(key=f"contract/{case.id}", params=case.params, seed=seed, expect_values=False),
-            timeout_s=120.0,
+            timeout_s=CASE_TIMEOUT_S,
         )
         if isinstance(answer.reply, p.CaseMade):
             samples.append(Sample(case=case, arguments=answer.reply.arguments, payloads=answer.payloads))
@@ -241,7 +241,7 @@ def _ask(question: Question, manifest: CandidateManifest, seat: CandidateSeat) -
     outcome = seat.ask(
         p.CheckContract(check=question.check, argument_sets=arguments, autograd=manifest.autograd),
         payloads,
-        timeout_s=CONTRACT_TIMEOUT_S,
+        timeout_s=CONTRACT_CHECK_TIMEOUT_S,
         max_reply_bytes=0,
     )
     elapsed_s = round(time.monotonic() - started, 4)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mini_kv.core import protocol as p
-from mini_kv.core.records.card import Case, DTypeName, Tolerance
+from mini_kv.core.dtypes import FLOATING, ITEM_SIZE_BYTES, DTypeName
+from mini_kv.core.records.card import Case, Tolerance
 from mini_kv.core.records.correctness import Numerics
 from mini_kv.core.records.results import Finding
 from mini_kv.core.rules.byte_locations import Places
 from mini_kv.core.tensors import (
     GUARD_BYTES,
-    ITEM_SIZE_BYTES,
     AbsentArg,
     Argument,
     ScalarArg,
@@ -22,7 +22,6 @@ from mini_kv.core.tensors import (
 
 Payload = bytes | bytearray | memoryview
 NOWHERE = Places()
-FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 def describe_argument(argument: Argument) -> str:

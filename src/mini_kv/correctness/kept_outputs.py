@@ -8,10 +8,11 @@ import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.dtypes import ITEM_SIZE_BYTES
 from mini_kv.core.records.card import Case
 from mini_kv.core.records.correctness import Round
 from mini_kv.core.records.results import Finding, Status
-from mini_kv.core.tensors import ITEM_SIZE_BYTES, element_count
+from mini_kv.core.tensors import element_count
 from mini_kv.system.seats import CandidateSeat
 from mini_kv.system.workers import Lost
 

@@ -7,11 +7,11 @@ from mini_kv.core.records.card import Contract
 from mini_kv.core.records.correctness import ContractCheck, StateChange
 from mini_kv.core.records.results import Finding, Status
 from mini_kv.core.rules.process_changes import compare_states, judge_changes
+from mini_kv.core.time_limits import STATE_TIMEOUT_S
 from mini_kv.system.seats import CandidateSeat
 from mini_kv.system.workers import Lost
 
 CHECK = "process_state"
-STATE_TIMEOUT_S = 60.0
 
 
 def check_state(seat: CandidateSeat, contract: Contract) -> tuple[tuple[StateChange, ...], ContractCheck]:

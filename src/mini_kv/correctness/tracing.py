@@ -10,11 +10,11 @@ from mini_kv.core.records.card import CandidateManifest, TaskCard
 from mini_kv.core.records.correctness import CallTrace, ContractCheck
 from mini_kv.core.records.results import Finding, Status
 from mini_kv.core.rules.policies import judge_trace, judges_trace
+from mini_kv.core.time_limits import TRACE_TIMEOUT_S
 from mini_kv.correctness.contract_plan import Sample, joined, without_answer
 from mini_kv.system.seats import CandidateSeat
 from mini_kv.system.workers import Lost
 
-TRACE_TIMEOUT_S = 120.0
 CHECK = "policies"
 
 

@@ -22,6 +22,7 @@ from mini_kv.core.records.correctness import CaseResult, Numerics
 from mini_kv.core.records.profile import TargetPlan
 from mini_kv.core.records.results import Finding
 from mini_kv.core.tensors import OutputSpec, contiguous_strides
+from mini_kv.core.time_limits import CAPTURE_LOCK_TIMEOUT_S, CASE_TIMEOUT_S
 from mini_kv.correctness.cases import Subject, run_cases
 from mini_kv.profiling.evidence import Inputs, Stop
 from mini_kv.profiling.ncu import Capture, CaptureRequest, Ncu, capture
@@ -35,8 +36,6 @@ from mini_kv.system.seats import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Nursery
 
 WARMUP_CALLS = 5
-LOCK_TIMEOUT_S = 600.0
-ORACLE_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +82,9 @@ class Crew:
     def capture(self, inputs: Inputs, build: Build, ncu: Ncu, progress: Progress) -> Capture:
         """Take the device's lock and capture."""
         progress(Event(stage="profile", done=0, total=3, detail="waiting for the device"))
-        with exclusive_lock(device_lock(inputs.run.device, inputs.run.gpus), LOCK_TIMEOUT_S) as held:
+        with exclusive_lock(device_lock(inputs.run.device, inputs.run.gpus), CAPTURE_LOCK_TIMEOUT_S) as held:
             if not held:
-                message = f"Another measurement held the device for more than {LOCK_TIMEOUT_S:g} s."
+                message = f"Another measurement held the device for more than {CAPTURE_LOCK_TIMEOUT_S:g} s."
                 raise Stop(Finding(code="DEVICE_BUSY", message=message))
             progress(Event(stage="profile", done=1, total=3, detail=f"Nsight Compute {ncu.version}"))
             return capture(capture_request(inputs, build, ncu, self.scratch / "capture"))
@@ -94,7 +93,7 @@ class Crew:
         """Have the oracle compare what the profiled call itself returned."""
         made = self.oracle.ask(
             p.MakeCase(key="profiled", params=inputs.case.params, seed=inputs.seed, expect_values=True),
-            timeout_s=ORACLE_TIMEOUT_S,
+            timeout_s=CASE_TIMEOUT_S,
         ).reply
         if not isinstance(made, p.CaseMade):
             raise InternalError("ORACLE", f"the oracle cannot make case '{inputs.case.id}' again: {made}")
@@ -102,7 +101,7 @@ class Crew:
             raise Stop(_wrong_output(f"left {len(outputs)} outputs where {len(made.expected)} are expected"))
         specs = tuple(_spec(number, expected) for number, expected in enumerate(made.expected))
         reply = self.oracle.ask(
-            p.Compare(key="profiled", outputs=specs), list(outputs), timeout_s=ORACLE_TIMEOUT_S
+            p.Compare(key="profiled", outputs=specs), list(outputs), timeout_s=CASE_TIMEOUT_S
         ).reply
         if not isinstance(reply, p.Compared):
             raise Stop(_wrong_output("left bytes that do not fit the case's shape and dtype"))

@@ -7,22 +7,38 @@ afterwards, so that one seed gives one input on every device.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import types
+from collections.abc import Collection, Mapping
 
 import torch
 
+from mini_kv.core.dtypes import CARD_DTYPES
 from mini_kv.core.records.card import ParamValue
 
-DTYPES: dict[str, torch.dtype] = {
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "int32": torch.int32,
-    "int64": torch.int64,
-}
-VALUES = ("normal", "zeros", "tiny", "huge", "signed", "infinities", "nans", "integers", "wide")
-LAYOUTS = ("contiguous", "transposed", "expanded", "offset", "strided")
+TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in CARD_DTYPES}
+# Each value class and each memory layout, with what it makes; docs/reference.md prints these.
+VALUES: Mapping[str, str] = types.MappingProxyType(
+    {
+        "normal": "standard normal",
+        "zeros": "normal; every second row (of one dimension: element) is 0.0 and -0.0 in turn",
+        "tiny": "normal times twice the smallest normal number: subnormals on one side of it",
+        "huge": "either sign, up to an eighth of the dtype's largest number, or what the operator can square",
+        "signed": "either sign, magnitudes from 0.5 to 2; each 16th element of every second row is -0.0",
+        "infinities": "normal; each 7th element of every second row is an infinity, of either sign in turn",
+        "nans": "normal; each 7th element of every second row is NaN",
+        "integers": "whole numbers from 1 to 8 of either sign: sums of two are exact in every dtype",
+        "wide": "normal times a power of ten from -3 to 3",
+    }
+)
+LAYOUTS: Mapping[str, str] = types.MappingProxyType(
+    {
+        "contiguous": "row-major, from the start of its storage",
+        "transposed": "the last two dimensions change places in memory; needs two",
+        "expanded": "one row with stride 0 stands for the whole first dimension; needs one",
+        "offset": "contiguous, one element into its storage: not on a 16-byte boundary",
+        "strided": "stride 2 in the last dimension, NaN in the gaps; needs one",
+    }
+)
 
 # "huge" leaves room for one addition: two operands of max / 8 cannot overflow. Operators that square
 # their input cap it further, at a magnitude whose square a float32 sum can still hold.
@@ -41,7 +57,7 @@ def refuse_unknown(params: Mapping[str, ParamValue], allowed: frozenset[str], op
         )
 
 
-def text_param(params: Mapping[str, ParamValue], key: str, default: str, allowed: tuple[str, ...]) -> str:
+def text_param(params: Mapping[str, ParamValue], key: str, default: str, allowed: Collection[str]) -> str:
     """Return a textual parameter out of a closed list; raises ``ValueError``."""
     value = params.get(key, default)
     if not isinstance(value, str) or value not in allowed:
@@ -51,7 +67,7 @@ def text_param(params: Mapping[str, ParamValue], key: str, default: str, allowed
 
 def dtype_param(params: Mapping[str, ParamValue], key: str, default: str = "float32") -> torch.dtype:
     """Return the torch dtype that a parameter names; raises ``ValueError``."""
-    return DTYPES[text_param(params, key, default, tuple(DTYPES))]
+    return TORCH_DTYPES[text_param(params, key, default, TORCH_DTYPES)]
 
 
 def shape_param(

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 import torch
 
 from mini_kv.core.cost import Cost
+from mini_kv.core.dtypes import ITEM_SIZE_BYTES
 from mini_kv.core.records.card import ParamValue
-from mini_kv.core.tensors import ITEM_SIZE_BYTES, element_count
+from mini_kv.core.tensors import element_count
 from mini_kv.references import inputs
 
 DEFAULT_EPS = 1e-5

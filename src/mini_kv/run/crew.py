@@ -15,6 +15,7 @@ from mini_kv.core.errors import ConfigurationError, InternalError
 from mini_kv.core.records.build import Build
 from mini_kv.core.records.results import Finding
 from mini_kv.core.rules.registration import no_fake
+from mini_kv.core.time_limits import IMPORTER_TIMEOUT_S
 from mini_kv.run.run_inputs import RunInputs
 from mini_kv.system.bytecode import lacks_bytecode, torch_folder
 from mini_kv.system.host import usable_cpus
@@ -22,8 +23,6 @@ from mini_kv.system.modules import import_path
 from mini_kv.system.scratch import scratch_folder
 from mini_kv.system.seats import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Lost, Nursery
-
-IMPORT_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +124,7 @@ def start_crew(
             contract=fresh_contract(nursery, inputs) if apart else None,
         )
         if importer is not None:  # not after Ctrl-C or a fault of our own: the next run starts another
-            importer.ended(IMPORT_TIMEOUT_S)
+            importer.ended(IMPORTER_TIMEOUT_S)
 
 
 def _wants_importer(inputs: RunInputs, elder: Nursery | None) -> bool:

@@ -20,6 +20,7 @@ from mini_kv.core.records.build import Build
 from mini_kv.core.records.card import SCHEMA_VERSION, Case
 from mini_kv.core.records.pairs import PairLoss, PairName, PairResult, PairSet
 from mini_kv.core.records.results import Finding
+from mini_kv.core.time_limits import DROP_TIMING_TIMEOUT_S
 from mini_kv.run.crew import Crew, fresh_candidate, load_fault
 from mini_kv.run.run_inputs import RunInputs
 from mini_kv.system.host import usable_cpus
@@ -94,8 +95,8 @@ def run_pairs(crew: Crew, request: PairsRequest, watch: Watch, progress: Progres
     progress(Event(stage="pairs", done=request.pairs, total=request.pairs, detail="done"))
     for case, inputs in made.values():
         for key in inputs.sets.keys:
-            crew.oracle.ask(p.Forget(key=key), timeout_s=60.0)
-        crew.oracle.ask(p.DropTiming(case_id=case.id), timeout_s=60.0)
+            crew.oracle.ask(p.Forget(key=key), timeout_s=DROP_TIMING_TIMEOUT_S)
+        crew.oracle.ask(p.DropTiming(case_id=case.id), timeout_s=DROP_TIMING_TIMEOUT_S)
     return PairSet(
         schema_version=SCHEMA_VERSION,
         label_a=request.a.label,

@@ -13,13 +13,13 @@ from mini_kv.core.progress import Event, Progress
 from mini_kv.core.record import to_json
 from mini_kv.core.records.benchmark import Telemetry
 from mini_kv.core.records.build import Build
+from mini_kv.core.time_limits import BUILD_TIMEOUT_S
 from mini_kv.run.run_inputs import RunInputs
 from mini_kv.system.archive_folder import reason
 from mini_kv.system.files import read_regular
 from mini_kv.system.gpu import Nvml, open_nvml
 from mini_kv.system.workers import Nursery
 
-BUILD_TIMEOUT_S = 900.0
 MAX_BUILD_FILE_BYTES = 256 << 20
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mini_kv.core.record import Record
+from mini_kv.core.time_limits import TOOL_OUTPUT_TIMEOUT_S, TOOL_TIMEOUT_S
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 HEAD_BYTES = 512 << 10
 TAIL_BYTES = 64 << 10
 READ_BYTES = 64 << 10
-DRAIN_S = 0.5
-"""How long the pipes of a program that has ended are still read: a daemon may hold them open."""
+_POLL_S = 0.02
 
 
 class Command(Record, frozen=True, kw_only=True):
@@ -186,7 +186,7 @@ def _read_ready(selector: selectors.BaseSelector) -> None:
     if not selector.get_map():
         time.sleep(0.002)
         return
-    for key, _ in selector.select(timeout=0.02):
+    for key, _ in selector.select(timeout=_POLL_S):
         try:
             chunk = os.read(key.fd, READ_BYTES)
         except BlockingIOError:
@@ -211,10 +211,12 @@ def _is_over(one: _Running, selector: selectors.BaseSelector, deadline: float) -
         one.ended = now
     registered = selector.get_map()
     drained = not any(stream in registered for stream, _ in one.streams())
-    return drained or now >= one.ended + DRAIN_S
+    return drained or now >= one.ended + TOOL_OUTPUT_TIMEOUT_S
 
 
-def probe(argv: Sequence[str], environ: Mapping[str, str], *, timeout_s: float = 10.0) -> Finished | None:
+def probe(
+    argv: Sequence[str], environ: Mapping[str, str], *, timeout_s: float = TOOL_TIMEOUT_S
+) -> Finished | None:
     """Run one program for its answer; ``None`` when it cannot be started at all."""
     command = Command(argv=tuple(argv), cwd=str(Path("/")), environ=dict(environ))
     try:

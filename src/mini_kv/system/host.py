@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 from mini_kv.core.record import Record
+from mini_kv.core.time_limits import NAMESPACE_TIMEOUT_S
 
 _PR_GET_SECCOMP = 21
 _LANDLOCK_CREATE_RULESET = 444
@@ -124,6 +125,7 @@ def _user_namespaces(search_path: str) -> bool:
 
 def _succeeds(argv: list[str]) -> bool:
     try:
-        return subprocess.run(argv, capture_output=True, timeout=2.0, check=False).returncode == 0
+        done = subprocess.run(argv, capture_output=True, timeout=NAMESPACE_TIMEOUT_S, check=False)
+        return done.returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False

@@ -13,11 +13,9 @@ from contextlib import AbstractContextManager
 
 from mini_kv.core import protocol as p
 from mini_kv.core.errors import ConfigurationError, InternalError
+from mini_kv.core.time_limits import LOAD_TIMEOUT_S, NULL_AUDIT_TIMEOUT_S, WORKER_START_TIMEOUT_S
 from mini_kv.system.workers import Answer, Lost, Nursery, Payload, Worker
 
-# Importing torch and opening a GPU takes 3-9 s on a slow or busy machine; this only bounds a hang.
-START_TIMEOUT_S = 180.0
-LOAD_TIMEOUT_S = 120.0
 _ABANDONED = Lost(
     code="ABANDONED",
     message="the answer was not waited for: a call of the cases hung, or the run was interrupted",
@@ -50,11 +48,11 @@ class CandidateSeat:
 
         Whatever goes wrong meanwhile is what :meth:`greet` answers then.
         """
-        self._worker.request(p.Rouse(), timeout_s=START_TIMEOUT_S)
+        self._worker.request(p.Rouse(), timeout_s=WORKER_START_TIMEOUT_S)
 
     def greet(self) -> p.Ready | p.Failed | Lost:
         """Wait until the first worker has imported torch and opened the device."""
-        outcome = self._worker.request(self._hello, timeout_s=START_TIMEOUT_S)
+        outcome = self._worker.request(self._hello, timeout_s=WORKER_START_TIMEOUT_S)
         match outcome:
             case Answer(reply=p.Ready() as ready):
                 self.ready = ready
@@ -131,7 +129,7 @@ class CandidateSeat:
         fresh, self._spare = self._spare or self._nursery.start(self._role), None
         self._worker = fresh
         self.number += 1
-        outcome = fresh.request(self._hello, timeout_s=START_TIMEOUT_S)
+        outcome = fresh.request(self._hello, timeout_s=WORKER_START_TIMEOUT_S)
         if isinstance(outcome, Lost):
             return outcome
         if isinstance(outcome.reply, p.Failed):
@@ -171,7 +169,7 @@ class OracleSeat:
 
     def greet(self) -> p.Ready:
         """Wait until torch is imported and the device opened; raises ``ConfigurationError``."""
-        reply = self._reply(self._hello, (), START_TIMEOUT_S)
+        reply = self._reply(self._hello, (), WORKER_START_TIMEOUT_S)
         if isinstance(reply.reply, p.Ready):
             return reply.reply
         raise ConfigurationError("DEVICE_UNUSABLE", _text(reply.reply))
@@ -189,7 +187,7 @@ class OracleSeat:
 
     def audit(self, key: str) -> p.CaseAudited:
         """Return which null candidates pass the case made under ``key``; raises ``InternalError``."""
-        reply = self._reply(p.AuditCase(key=key), (), LOAD_TIMEOUT_S).reply
+        reply = self._reply(p.AuditCase(key=key), (), NULL_AUDIT_TIMEOUT_S).reply
         if isinstance(reply, p.CaseAudited):
             return reply
         raise InternalError("NOT_AUDITED", f"the oracle could not audit '{key}': {_text(reply)}")

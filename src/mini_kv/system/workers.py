@@ -25,6 +25,7 @@ import msgspec
 
 from mini_kv.core import protocol
 from mini_kv.core.protocol import LoadCandidate, ProtocolError, Reply, Request
+from mini_kv.core.time_limits import NO_TIMEOUT_S, WORKER_EXIT_TIMEOUT_S, WORKER_OUTPUT_TIMEOUT_S
 from mini_kv.system.processes import (
     Family,
     continue_processes,
@@ -41,8 +42,6 @@ OUTPUT_LIMIT_BYTES = 8 << 20
 OUTPUT_KEPT_BYTES = 32 << 10
 # These never load a candidate.
 TRUSTED_ROLES = frozenset({"oracle", "importer"})
-_EXIT_GRACE_S = 2.0
-_DRAIN_GRACE_S = 0.5
 
 _BOOT = "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
 # A candidate's worker enters its cage before torch is imported: while it still has a single thread.
@@ -224,7 +223,7 @@ class Worker:
 
     def _refuse_unasked(self) -> None:
         # Between requests an honest worker is silent: what lies here would pass for the next answer.
-        if _readable(self._socket.fileno(), 0.0) and self._socket.recv(1, socket.MSG_PEEK):
+        if _readable(self._socket.fileno(), NO_TIMEOUT_S) and self._socket.recv(1, socket.MSG_PEEK):
             raise ProtocolError("a message that nothing asked for")
 
     def _send(self, message: Request, payloads: Sequence[Payload], deadline: float) -> None:
@@ -264,7 +263,7 @@ class Worker:
         return buffer
 
     def _lose_to_death(self) -> Lost:
-        if not _readable(self._pidfd, _EXIT_GRACE_S):
+        if not _readable(self._pidfd, WORKER_EXIT_TIMEOUT_S):
             return self._lose("CHANNEL_CLOSED", "the process closed its channel to the judge but lives on")
         self._end()
         code = self._process.returncode
@@ -278,7 +277,7 @@ class Worker:
 
     def _lose(self, code: str, message: str) -> Lost:
         self._end()
-        self._drain.join(_DRAIN_GRACE_S)
+        self._drain.join(WORKER_OUTPUT_TIMEOUT_S)
         self._lost = Lost(code=code, message=message, output=self._drain.text())
         return self._lost
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, TypeGuard
 
+from mini_kv.core.dtypes import CARD_DTYPES
 from mini_kv.core.records.card import AXIS_NAME, IDENTIFIER, MAX_AXES, MAX_AXIS_VALUES, MAX_CASES, AxisValue
-from mini_kv.task_card.card_rules import DTYPES
 from mini_kv.task_card.document import KeyPath, Plain
 from mini_kv.task_card.structure import Finding
 from mini_kv.task_card.wording import choice, found_text, suggestion
@@ -160,8 +160,8 @@ def _value_fault(value: Plain, place: Plain, param: str, tolerances: Plain) -> s
 def _word_fault(value: Plain, place: str, param: str, tolerances: Plain) -> str | None:
     if not isinstance(value, str) or not _WORD.fullmatch(value):
         return f"found {found_text(value)}; allowed: a word of a-z, 0-9 and _, as {place[:60]!r} is"
-    if param == "dtype" and value not in DTYPES:
-        return f"found {found_text(value)}; allowed: {choice(DTYPES)}{suggestion(value, DTYPES)}"
+    if param == "dtype" and value not in CARD_DTYPES:
+        return f"found {found_text(value)}; allowed: {choice(CARD_DTYPES)}{suggestion(value, CARD_DTYPES)}"
     if param == "dtype" and isinstance(tolerances, dict) and value not in tolerances:
         return f"found {found_text(value)}, which has no tolerance; allowed: {choice(tolerances)}"
     return None

@@ -7,22 +7,21 @@ import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
+from mini_kv.core.dtypes import CARD_DTYPES
 from mini_kv.core.records.card import (
     IDENTIFIER,
     RESERVED_TASK_IDS,
     SCHEMA_VERSION,
     SEMANTIC_VERSION,
     CaseKind,
-    DTypeName,
 )
 from mini_kv.system.paths import PathRefused, confined_path
 from mini_kv.task_card.document import Plain
 from mini_kv.task_card.structure import Finding
 from mini_kv.task_card.wording import choice, found_text, suggestion
 
-DTYPES: tuple[str, ...] = get_args(DTypeName)
 LEGAL_KINDS: tuple[str, ...] = tuple(kind.value for kind in CaseKind if kind is not CaseKind.ILLEGAL)
 MAX_LIST_ITEMS = 1024
 EXCEPTIONS: tuple[str, ...] = tuple(
@@ -139,9 +138,9 @@ def _params(path: tuple[str | int, ...], params: dict[str, Any]) -> Iterator[Fin
         if isinstance(value, list) and len(value) > MAX_LIST_ITEMS:
             yield (*path, key), f"found {found_text(value)}; allowed: lists of at most {MAX_LIST_ITEMS}"
     dtype = params.get("dtype")
-    if "dtype" in params and dtype not in DTYPES:
-        hint = suggestion(dtype, DTYPES) if isinstance(dtype, str) else ""
-        yield (*path, "dtype"), f"found {found_text(dtype)}; allowed: {choice(DTYPES)}{hint}"
+    if "dtype" in params and dtype not in CARD_DTYPES:
+        hint = suggestion(dtype, CARD_DTYPES) if isinstance(dtype, str) else ""
+        yield (*path, "dtype"), f"found {found_text(dtype)}; allowed: {choice(CARD_DTYPES)}{hint}"
 
 
 def _tolerances(tolerances: Plain, cases: list[Any]) -> Iterator[Finding]:
@@ -152,7 +151,7 @@ def _tolerances(tolerances: Plain, cases: list[Any]) -> Iterator[Finding]:
         params = case.get("params") if isinstance(case, dict) else None
         if isinstance(params, dict) and case.get("kind") in LEGAL_KINDS:
             dtype = params.get("dtype")
-            if isinstance(dtype, str) and dtype in DTYPES:
+            if isinstance(dtype, str) and dtype in CARD_DTYPES:
                 users.setdefault(dtype, case.get("id"))
     for dtype, case_id in users.items():
         if dtype not in tolerances:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from mini_kv.core import protocol as p
+from mini_kv.core.dtypes import NARROWER
 from mini_kv.worker.numerics import Expected, all_right
-from mini_kv.worker.storage import dtype_name
+from mini_kv.worker.storage import dtype_name, dtype_of
 
 Slice = Callable[[slice], torch.Tensor]
 Null = Callable[[Expected], Slice | None]
@@ -20,7 +21,6 @@ Null = Callable[[Expected], Slice | None]
 CONSTANT = 1.0
 # What an allocation that nothing was written to may hold; the third pattern, zeros, is a null of its own.
 UNINITIALISED = (0xFF, 0x5A)
-NARROWER = {torch.float64: torch.float32, torch.float32: torch.float16}
 
 
 def audit_nulls(arguments: Sequence[object], expected: Sequence[Expected]) -> p.CaseAudited:
@@ -107,10 +107,10 @@ def _input(want: Expected, given: torch.Tensor) -> Slice | None:
 def _lower_precision(expected: Sequence[Expected]) -> tuple[str, ...]:
     found: list[str] = []
     for want in expected:
-        narrow = NARROWER.get(want.working.dtype)
-        if narrow is None or want.working.numel() == 0 or dtype_name(narrow) in found:
+        narrow = NARROWER.get(dtype_name(want.working.dtype))
+        if narrow is None or want.working.numel() == 0 or narrow in found:
             continue
-        flat, dtype = want.working.reshape(-1), narrow
+        flat, dtype = want.working.reshape(-1), dtype_of(narrow)
         if all_right(lambda part, flat=flat, dtype=dtype: flat[part].to(dtype), want):  # type: ignore[misc]
-            found.append(dtype_name(narrow))
+            found.append(narrow)
     return tuple(found)

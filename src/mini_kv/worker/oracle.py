@@ -18,9 +18,10 @@ import torch
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import derived_seed
 from mini_kv.core.cost import Cost
+from mini_kv.core.dtypes import ITEM_SIZE_BYTES
 from mini_kv.core.records.card import ParamValue, Tolerance
 from mini_kv.core.records.correctness import Numerics
-from mini_kv.core.tensors import ITEM_SIZE_BYTES, OutputSpec, element_count
+from mini_kv.core.tensors import OutputSpec, element_count
 from mini_kv.worker.channel import Payload
 from mini_kv.worker.device import open_device
 from mini_kv.worker.gradients import gradients_of

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from mini_kv.core.dtypes import DTypeName
 from mini_kv.core.record import END, Record
 
 SCHEMA_VERSION = "1.0.0"
@@ -38,7 +39,6 @@ ImportPath = Annotated[str, Meta(pattern=IMPORT_PATH)]
 DispatcherName = Annotated[str, Meta(pattern=DISPATCHER_NAME)]
 RelativePath = Annotated[str, Meta(min_length=1, max_length=512)]
 
-DTypeName = Literal["float16", "bfloat16", "float32", "float64", "int32", "int64"]
 DeviceRequest = Literal["cuda", "cpu", "auto"]
 DeviceKind = Literal["cuda", "cpu"]
 

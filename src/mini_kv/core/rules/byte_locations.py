@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mini_kv.core.tensors import ITEM_SIZE_BYTES, Argument, TensorSpec
+from mini_kv.core.dtypes import ITEM_SIZE_BYTES
+from mini_kv.core.tensors import Argument, TensorSpec
 
 
 @dataclass(frozen=True, kw_only=True)

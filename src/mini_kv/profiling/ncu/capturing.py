@@ -15,6 +15,7 @@ import msgspec
 
 from mini_kv.core.records.profile import EXTRA_METRICS, SECTIONS, ProfilerRun, TargetPlan
 from mini_kv.core.records.results import Finding
+from mini_kv.core.time_limits import NCU_IMPORT_TIMEOUT_S
 from mini_kv.profiling.ncu.tool import (
     Ncu,
     environment,
@@ -26,7 +27,6 @@ from mini_kv.system.archive_folder import reason
 from mini_kv.system.commands import Command, Finished, run_all
 from mini_kv.system.files import open_regular, read_regular
 
-IMPORT_TIMEOUT_S = 120.0
 MAX_REPORT_BYTES = 512 << 20
 MAX_OUTPUT_BYTES = 4 << 30
 MAX_TOOL_LOG_BYTES = 4 << 20
@@ -185,7 +185,7 @@ def _read_back(request: CaptureRequest, result: Capture) -> None:
         result.failure = Finding(code="REPORT_DOES_NOT_IMPORT", message=message)
         return
     command = import_command(request.ncu.path, report)
-    ended = _run(request, command, IMPORT_TIMEOUT_S)
+    ended = _run(request, command, NCU_IMPORT_TIMEOUT_S)
     result.logs["import_stderr.log"] = _log(request, command, _text(ended.stderr))
     if ended.returncode != 0 or ended.timed_out:
         said = _symbolic(_text(ended.stderr) + _text(ended.stdout), request.places).strip()

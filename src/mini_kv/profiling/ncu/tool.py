@@ -10,10 +10,9 @@ from pathlib import Path
 from mini_kv.core.record import Record
 from mini_kv.core.records.profile import SECTIONS
 from mini_kv.core.records.results import Finding
+from mini_kv.core.time_limits import NCU_VERSION_TIMEOUT_S
 from mini_kv.system.commands import probe
 from mini_kv.system.toolchain import Compiler, find_cuda_tool, tool_environ
-
-PROBE_TIMEOUT_S = 30.0
 
 # What the profiled process may inherit, as a worker may.
 _INHERITED = (
@@ -43,7 +42,7 @@ def find_ncu(path: str | None, nvcc: Compiler | None, environ: Mapping[str, str]
     found = path if path is not None else find_cuda_tool("ncu", nvcc, environ)
     if found is None:
         return _missing("it is neither beside nvcc, nor on PATH, nor in its usual folder")
-    answer = probe([found, "--version"], tool_environ(), timeout_s=PROBE_TIMEOUT_S)
+    answer = probe([found, "--version"], tool_environ(), timeout_s=NCU_VERSION_TIMEOUT_S)
     if answer is None:
         return _missing(f"{os.path.basename(found)} cannot be started")
     told = answer.stdout.decode("utf-8", "replace")

@@ -20,12 +20,12 @@ from typing import Any
 
 from mini_kv.core.records.card import DeviceKind
 from mini_kv.core.records.isolation import Isolation, IsolationLevel, MissingFeature, level_of
+from mini_kv.core.time_limits import SANDBOX_PROBE_TIMEOUT_S
 from mini_kv.system.sandbox import landlock, trials
 from mini_kv.system.sandbox.policy import Ground, survey, user_for, wanted_features, worker_policy
 from mini_kv.system.sandbox.worker_folders import make_rooms
 from mini_kv.system.scratch import scratch_folder, scratch_place
 
-PROBE_TIMEOUT_S = 30.0
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
 _PROBE = BOOT + "from mini_kv.system.sandbox.trial_run import main; main()"
 # Features of the launch itself, which need no trial; and those that are part of another.
@@ -112,7 +112,7 @@ def _run(ground: Ground, wanted: Sequence[str]) -> dict[str, Any]:
             capture_output=True,
             cwd=scratch,
             env={"PATH": os.defpath, "LANG": "C"},
-            timeout=PROBE_TIMEOUT_S,
+            timeout=SANDBOX_PROBE_TIMEOUT_S,
             check=False,
             start_new_session=True,
         )

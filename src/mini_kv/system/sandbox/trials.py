@@ -13,6 +13,7 @@ import resource
 import socket
 from typing import TYPE_CHECKING, Any
 
+from mini_kv.core.time_limits import CONNECT_TIMEOUT_S
 from mini_kv.system.sandbox import kernel, seccomp
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def connect_unix(targets: Targets) -> str | None:
 def _reached(family: int, kind: int, address: Any) -> str | None:
     def connect() -> None:
         with socket.socket(family, kind) as one:
-            one.settimeout(0.5)
+            one.settimeout(CONNECT_TIMEOUT_S)
             one.connect(address)
 
     return _refused(connect, f"{address} was reached")
