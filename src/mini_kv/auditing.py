@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import canonical_sha256, fixed_seed
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import InternalError
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.records.card import SCHEMA_VERSION, Case, CaseKind, DeviceKind, TaskCard
@@ -101,14 +102,14 @@ def _one(case: Case, seed: str, oracle: OracleSeat) -> p.CaseAudited | Finding:
     ).reply
     if isinstance(made, p.Failed):
         message = f"the card's input factory or reference raised {made.code}: {made.message}"
-        return Finding(code="CASE_NOT_MAKEABLE", message=message)
+        return Finding(code=Code.CASE_NOT_MAKEABLE, message=message)
     if not isinstance(made, p.CaseMade):
-        raise InternalError("PROTOCOL", f"the oracle answered MakeCase with {type(made).__name__}")
+        raise InternalError(Code.PROTOCOL, f"the oracle answered MakeCase with {type(made).__name__}")
     audited = oracle.audit(key)
     oracle.ask(p.Forget(key=key), timeout_s=AUDITED_CASE_TIMEOUT_S)
     if not made.reference_within_tolerance:
         return Finding(
-            code="REFERENCE_OUTSIDE_TOLERANCE",
+            code=Code.REFERENCE_OUTSIDE_TOLERANCE,
             message="the reference at the working dtype misses the card's own tolerance against FP64",
         )
     return audited

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.printable import markdown_cell
 from mini_kv.core.records.attempt import IndexRow, Leaderboard, LeaderboardGroup, LeaderboardRow
@@ -109,13 +110,13 @@ def _remarks(row: IndexRow, earlier: Sequence[IndexRow]) -> Iterator[Finding]:
     folders = sorted({str(one.candidate_folder) for one in others} - {str(row.candidate_folder)})
     name = f"{row.candidate_id} {row.candidate_version}"
     if folders:
-        code = "ONE_NAME_TWO_FOLDERS"
+        code = Code.ONE_NAME_TWO_FOLDERS
         message = (
             f"{name} is ranked by a candidate in {row.candidate_folder}, and was the name of one in "
             f"{', '.join(folders)}: give each a candidate_id of its own to rank both."
         )
     else:
-        code = "OTHER_CODE"
+        code = Code.OTHER_CODE
         codes = ", ".join(dict.fromkeys(_short(one) for one in reversed(others)))
         message = (
             f"{name} is ranked by code {_short(row)}; earlier attempts of that version are of {codes}: "

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from mini_kv.core.canonical import canonical_sha256, sha256_bytes
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.printable import printable
 from mini_kv.core.record import from_json
@@ -80,15 +81,15 @@ def parse_attempt(folder: Path) -> tuple[Attempt, str]:
 def read_attempt(folder: Path) -> tuple[Attempt, str]:
     """Like :func:`parse_attempt`, for a folder a person named; raises ``ConfigurationError``."""
     if folder.name.endswith(PARTIAL_SUFFIX):
-        raise ConfigurationError("ATTEMPT_UNFINISHED", f"{folder} is an attempt that was never finished.")
+        raise ConfigurationError(Code.ATTEMPT_UNFINISHED, f"{folder} is an attempt that was never finished.")
     try:
         return parse_attempt(folder)
     except (FileNotFoundError, NotADirectoryError) as error:
         message = f"{folder} holds no {ATTEMPT_FILE}, so it is not the folder of an attempt."
-        raise ConfigurationError("NOT_AN_ATTEMPT", message) from error
+        raise ConfigurationError(Code.NOT_AN_ATTEMPT, message) from error
     except (OSError, ValueError, msgspec.DecodeError) as error:
         message = f"{folder / ATTEMPT_FILE} cannot be read as an attempt: {reason(error)}."
-        raise ConfigurationError("ATTEMPT_UNREADABLE", message) from error
+        raise ConfigurationError(Code.ATTEMPT_UNREADABLE, message) from error
 
 
 def check_files(folder: Path, attempt: Attempt) -> tuple[Finding, ...]:
@@ -99,7 +100,7 @@ def check_files(folder: Path, attempt: Attempt) -> tuple[Finding, ...]:
     for file in sorted(attempt.files, key=lambda file: file.path):
         facts = found.pop(file.path, None)
         if facts is None:
-            findings.append(Finding(code="FILE_MISSING", message=f"{file.path} is missing."))
+            findings.append(Finding(code=Code.FILE_MISSING, message=f"{file.path} is missing."))
             continue
         digest = sha256_file(folder / file.path) if facts.st_size == file.size_bytes else None
         if digest != file.sha256:
@@ -108,9 +109,9 @@ def check_files(folder: Path, attempt: Attempt) -> tuple[Finding, ...]:
                 f"found: {facts.st_size} bytes, sha256 {digest or 'not computed'}",
             )
             message = f"{file.path} was changed."
-            findings.append(Finding(code="FILE_CHANGED", message=message, evidence=evidence))
+            findings.append(Finding(code=Code.FILE_CHANGED, message=message, evidence=evidence))
     findings += [
-        Finding(code="FILE_ADDED", message=f"{printable(path)} was not there when the attempt ended.")
+        Finding(code=Code.FILE_ADDED, message=f"{printable(path)} was not there when the attempt ended.")
         for path in sorted((*found, *strange))
     ]
     return tuple(findings)

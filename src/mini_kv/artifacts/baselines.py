@@ -19,6 +19,7 @@ from mini_kv.artifacts.attempts import (
 from mini_kv.artifacts.contradictions import contradictions, of_parts
 from mini_kv.artifacts.index import indexed_sha256
 from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, IntegrityError
 from mini_kv.core.record import Record, from_json, to_json
 from mini_kv.core.records.attempt import Attempt, Baseline
@@ -55,7 +56,7 @@ def promote_baseline(attempt_folder: Path, output: Path, *, now: datetime, repla
     folder = Path(os.path.abspath(attempt_folder))
     if Path(os.path.realpath(output)).is_relative_to(os.path.realpath(folder)):
         message = f"{output} lies in the attempt's own folder, which is never changed; allowed: any other."
-        raise ConfigurationError("BASELINE_UNWRITABLE", message)
+        raise ConfigurationError(Code.BASELINE_UNWRITABLE, message)
     attempt, attempt_sha256 = read_attempt(folder)
     _require_unchanged(folder, attempt, attempt_sha256)
     _require_eligible(attempt)
@@ -84,7 +85,9 @@ def promote_baseline(attempt_folder: Path, output: Path, *, now: datetime, repla
 
 def _refuse_overwriting(output: Path, replace: bool) -> None:
     if output.is_dir():
-        raise ConfigurationError("BASELINE_UNWRITABLE", f"{output} is a folder; allowed: the file to write.")
+        raise ConfigurationError(
+            Code.BASELINE_UNWRITABLE, f"{output} is a folder; allowed: the file to write."
+        )
     if not replace:
         raise _exists(output)
     try:
@@ -94,17 +97,17 @@ def _refuse_overwriting(output: Path, replace: bool) -> None:
     # An older version's or an edited one may be replaced: what it is can still be told.
     if not (isinstance(there, dict) and {"attempt", "benchmark"} <= there.keys()):
         message = f"{output} is no baseline, which is all that --replace overwrites."
-        raise ConfigurationError("BASELINE_EXISTS", message)
+        raise ConfigurationError(Code.BASELINE_EXISTS, message)
 
 
 def _exists(output: Path) -> ConfigurationError:
     message = f"{output} exists already and is not overwritten; --replace does so on purpose."
-    return ConfigurationError("BASELINE_EXISTS", message)
+    return ConfigurationError(Code.BASELINE_EXISTS, message)
 
 
 def _refuse(attempt: Attempt, why: str) -> ConfigurationError:
     return ConfigurationError(
-        "NOT_PROMOTABLE", f"Attempt {attempt.attempt_id} cannot become a baseline: {why}."
+        Code.NOT_PROMOTABLE, f"Attempt {attempt.attempt_id} cannot become a baseline: {why}."
     )
 
 
@@ -113,12 +116,14 @@ def _require_unchanged(folder: Path, attempt: Attempt, attempt_sha256: str) -> N
     try:
         changes = [finding.message for finding in check_files(folder, attempt)]
     except OSError as error:
-        raise IntegrityError("ATTEMPT_CHANGED", f"{named} cannot be re-hashed: {reason(error)}.") from error
+        raise IntegrityError(
+            Code.ATTEMPT_CHANGED, f"{named} cannot be re-hashed: {reason(error)}."
+        ) from error
     known = indexed_sha256(folder.parent.parent, attempt.task_id, attempt.attempt_id)
     if known not in (None, attempt_sha256):
         changes.append("attempt.json is not what the index recorded.")
     if changes:
-        raise IntegrityError("ATTEMPT_CHANGED", f"{named} is not what was archived: {' '.join(changes)}")
+        raise IntegrityError(Code.ATTEMPT_CHANGED, f"{named} is not what was archived: {' '.join(changes)}")
 
 
 def _require_eligible(attempt: Attempt) -> None:
@@ -148,7 +153,7 @@ def _archived(folder: Path, attempt: Attempt, name: str, kind: type[_R]) -> _R:
 def _require_consistent(folder: Path, attempt: Attempt) -> None:
     if found := contradictions(folder, attempt):
         message = f"Attempt {attempt.attempt_id} contradicts its own records: {'; '.join(found)}."
-        raise IntegrityError("ATTEMPT_CONTRADICTED", message)
+        raise IntegrityError(Code.ATTEMPT_CONTRADICTED, message)
 
 
 def _require_stable(attempt: Attempt, benchmark: Benchmark, card: TaskCard) -> None:
@@ -203,7 +208,7 @@ def _write(output: Path, raw: bytes, replace: bool) -> None:
         raise _exists(output) from error
     except OSError as error:
         message = f"{output} cannot be written: {reason(error)}."
-        raise ConfigurationError("BASELINE_UNWRITABLE", message) from error
+        raise ConfigurationError(Code.BASELINE_UNWRITABLE, message) from error
 
 
 def _name(fresh: Path, output: Path) -> None:
@@ -241,7 +246,7 @@ def read_baseline(path: Path) -> tuple[Baseline, str]:
         raw = read_record_bytes(Path(os.path.realpath(path)))  # Path.resolve raises on links in a ring
     except (OSError, ValueError) as error:
         message = f"The baseline {path} cannot be read: {reason(error)}."
-        raise ConfigurationError("BASELINE_UNREADABLE", message) from error
+        raise ConfigurationError(Code.BASELINE_UNREADABLE, message) from error
     return _verify(raw, path), sha256_bytes(raw)
 
 
@@ -251,18 +256,18 @@ def _verify(raw: bytes, path: Path) -> Baseline:
         parts: dict[str, Any] = msgspec.json.decode(raw)
     except (ValueError, msgspec.DecodeError) as error:
         message = f"{path} is not a baseline: {error}."
-        raise ConfigurationError("BASELINE_INVALID", message) from error
+        raise ConfigurationError(Code.BASELINE_INVALID, message) from error
     if not is_readable_version(baseline.schema_version):
         major = SCHEMA_VERSION.partition(".")[0]
         message = f"{path} has schema version {baseline.schema_version}; this mini-kv reads {major}.x.y."
-        raise ConfigurationError("BASELINE_VERSION", message)
+        raise ConfigurationError(Code.BASELINE_VERSION, message)
     if changed := _changed_parts(baseline, parts):
         message = f"The baseline {path} was edited: {', '.join(changed)} do not match their hashes."
-        raise IntegrityError("BASELINE_CHANGED", message)
+        raise IntegrityError(Code.BASELINE_CHANGED, message)
     _require_eligible(baseline.attempt)
     if found := _contradictions(baseline):
         message = f"The baseline {path} contradicts itself: {'; '.join(found)}."
-        raise IntegrityError("BASELINE_CONTRADICTED", message)
+        raise IntegrityError(Code.BASELINE_CONTRADICTED, message)
     return baseline
 
 

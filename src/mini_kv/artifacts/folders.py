@@ -18,6 +18,7 @@ from mini_kv.artifacts.attempts import (
     parse_attempt,
 )
 from mini_kv.artifacts.contradictions import contradictions
+from mini_kv.core.codes import Code
 from mini_kv.core.records.attempt import IndexRow
 from mini_kv.core.records.card import RESERVED_TASK_IDS
 from mini_kv.core.records.results import Finding
@@ -49,25 +50,27 @@ def entry_of(folder: Path) -> Entry:
     path = f"{folder.parent.name}/{folder.name}"
     if folder.is_symlink() or not folder.is_dir():
         message = f"{path} is not a folder, so it is no attempt."
-        return Finding(code="ATTEMPT_UNREADABLE", message=message)
+        return Finding(code=Code.ATTEMPT_UNREADABLE, message=message)
     try:
         attempt, digest = parse_attempt(folder)
         if (attempt.task_id, attempt.attempt_id) != (folder.parent.name, folder.name):
             message = f"{path} says that it is {attempt.task_id}/{attempt.attempt_id}."
-            return Finding(code="ATTEMPT_MISPLACED", message=message)
+            return Finding(code=Code.ATTEMPT_MISPLACED, message=message)
         changes = check_files(folder, attempt)
     except FileNotFoundError:
-        return Finding(code="ATTEMPT_UNREADABLE", message=f"{path} holds no attempt.json.")
+        return Finding(code=Code.ATTEMPT_UNREADABLE, message=f"{path} holds no attempt.json.")
     except (OSError, ValueError, msgspec.DecodeError) as error:
         return Finding(
-            code="ATTEMPT_UNREADABLE", message=f"{path} cannot be read as an attempt: {reason(error)}."
+            code=Code.ATTEMPT_UNREADABLE, message=f"{path} cannot be read as an attempt: {reason(error)}."
         )
     if changes:
         evidence = tuple(f"{change.code}: {change.message}" for change in changes)
-        return Finding(code="ATTEMPT_CHANGED", message=f"{path} is not what was archived.", evidence=evidence)
+        return Finding(
+            code=Code.ATTEMPT_CHANGED, message=f"{path} is not what was archived.", evidence=evidence
+        )
     if is_correct(attempt) and (found := contradictions(folder, attempt)):
         message = f"{path} contradicts its own records."
-        return Finding(code="ATTEMPT_CONTRADICTED", message=message, evidence=found)
+        return Finding(code=Code.ATTEMPT_CONTRADICTED, message=message, evidence=found)
     return index_row(folder, attempt, digest)
 
 
@@ -84,7 +87,7 @@ def name_of(folder: Path) -> tuple[str, str]:
 
 def _changed(row: IndexRow, indexed_sha256: str) -> Finding:
     return Finding(
-        code="ATTEMPT_CHANGED",
+        code=Code.ATTEMPT_CHANGED,
         message=f"{row.path} is not what was archived.",
         evidence=(
             f"FILE_CHANGED: {ATTEMPT_FILE} was changed since it was indexed.",

@@ -29,6 +29,7 @@ from mini_kv.artifacts.folders import (
     name_of,
     rows_of,
 )
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import from_json, to_json
 from mini_kv.core.records.attempt import ArtifactIndex, IndexRow
@@ -162,7 +163,7 @@ def _write_database(path: Path, rows: Iterable[IndexRow], unlisted: Hashes) -> N
         connection.execute("COMMIT")
 
 
-def _warning(code: str, what: str) -> tuple[Finding, ...]:
+def _warning(code: Code, what: str) -> tuple[Finding, ...]:
     return (Finding(code=code, message=f"The index {what}; {HEAL}."),)
 
 
@@ -175,7 +176,7 @@ def _recreate_if_missing(root: Path) -> tuple[Finding, ...]:
     if not entries:
         return ()
     message = f"The index was missing; it was made again from {len(entries)} attempt folder(s)."
-    return (Finding(code="INDEX_RECREATED", message=message),)
+    return (Finding(code=Code.INDEX_RECREATED, message=message),)
 
 
 def open_index(root: Path) -> tuple[Finding, ...]:
@@ -183,10 +184,12 @@ def open_index(root: Path) -> tuple[Finding, ...]:
     try:
         with exclusive_lock(root / LOCK_FILE, INDEX_LOCK_TIMEOUT_S) as held:
             return (
-                _recreate_if_missing(root) if held else _warning("INDEX_LOCKED", "is locked by another run")
+                _recreate_if_missing(root)
+                if held
+                else _warning(Code.INDEX_LOCKED, "is locked by another run")
             )
     except (OSError, sqlite3.Error) as error:
-        return _warning("INDEX_UNUSABLE", f"cannot be made ({reason(error)})")
+        return _warning(Code.INDEX_UNUSABLE, f"cannot be made ({reason(error)})")
 
 
 def add_to_index(root: Path, row: IndexRow) -> tuple[Finding, ...]:
@@ -195,14 +198,14 @@ def add_to_index(root: Path, row: IndexRow) -> tuple[Finding, ...]:
     try:
         with exclusive_lock(root / LOCK_FILE, INDEX_LOCK_TIMEOUT_S) as held:
             if not held:
-                return _warning("INDEX_LOCKED", f"is locked by another run and lacks {name}")
+                return _warning(Code.INDEX_LOCKED, f"is locked by another run and lacks {name}")
             remarks = _recreate_if_missing(root)
             with closing(_connect(root / INDEX_FILE, "rw")) as connection:
                 _require_layout(connection)
                 _insert(connection, (row,))
             return remarks
     except (OSError, sqlite3.Error) as error:
-        return _warning("INDEX_UNUSABLE", f"cannot be written ({reason(error)}) and lacks {name}")
+        return _warning(Code.INDEX_UNUSABLE, f"cannot be written ({reason(error)}) and lacks {name}")
 
 
 def read_index(
@@ -219,16 +222,16 @@ def read_index(
         folders = attempt_folders(root, task_id)  # first: what is published from here on is not missed
     except OSError as error:
         message = f"The archive in {root} cannot be read: {reason(error)}."
-        raise ConfigurationError("ARTIFACTS_UNREADABLE", message) from error
+        raise ConfigurationError(Code.ARTIFACTS_UNREADABLE, message) from error
     try:
         with _held_to_read(root) as held:
             if not held:
-                return _read_folders(folders, "INDEX_LOCKED", "is locked by another run")
+                return _read_folders(folders, Code.INDEX_LOCKED, "is locked by another run")
             if not os.path.lexists(root / INDEX_FILE):
-                return _read_folders(folders, "INDEX_MISSING", "is missing")
+                return _read_folders(folders, Code.INDEX_MISSING, "is missing")
             rows, unlisted = _read_database(root, task_id)
     except (OSError, sqlite3.Error, ValueError, msgspec.DecodeError) as error:
-        return _read_folders(folders, "INDEX_UNUSABLE", f"cannot be read ({reason(error)})")
+        return _read_folders(folders, Code.INDEX_UNUSABLE, f"cannot be read ({reason(error)})")
     return _with_lacking(rows, unlisted, folders, clock())
 
 
@@ -266,7 +269,7 @@ def _lacks(paths: Sequence[str]) -> tuple[Finding, ...]:
     shown = ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
     count = f"{len(paths)} attempt{'' if len(paths) == 1 else 's'}"
     what = f"lacks {count} that the folders hold ({shown}), which were read there"
-    return _warning("INDEX_INCOMPLETE", what)
+    return _warning(Code.INDEX_INCOMPLETE, what)
 
 
 def indexed_sha256(root: Path, task_id: str, attempt_id: str) -> str | None:
@@ -296,15 +299,15 @@ def _unlike(row: IndexRow, entry: Entry | None) -> Finding:
     name = f"{row.task_id}/{row.attempt_id}"
     if not _names_an_attempt(row):
         message = f"{name} stands in the index and is no attempt's name, so it is left out."
-        return Finding(code="INDEX_CHANGED", message=message)
+        return Finding(code=Code.INDEX_CHANGED, message=message)
     if entry is None:
-        return Finding(code="ATTEMPT_GONE", message=f"{name} is gone, so it is left out.")
+        return Finding(code=Code.ATTEMPT_GONE, message=f"{name} is gone, so it is left out.")
     if isinstance(entry, IndexRow) and entry.attempt_sha256 == row.attempt_sha256:
         message = f"{name} is not what the index says of it, so it is left out."
-        return Finding(code="INDEX_CHANGED", message=message)
+        return Finding(code=Code.INDEX_CHANGED, message=message)
     message = f"{name} was changed since it was indexed, so it is left out."
     evidence = entry.evidence if isinstance(entry, Finding) else ()
-    return Finding(code="ATTEMPT_CHANGED", message=message, evidence=evidence)
+    return Finding(code=Code.ATTEMPT_CHANGED, message=message, evidence=evidence)
 
 
 def _indexed_entry(root: Path, row: IndexRow) -> Entry | None:
@@ -343,7 +346,7 @@ def _known_hashes(root: Path, task_id: str | None = None) -> Hashes:
 
 
 def _read_folders(
-    folders: Sequence[Path], code: str, what: str
+    folders: Sequence[Path], code: Code, what: str
 ) -> tuple[tuple[IndexRow, ...], tuple[Finding, ...]]:
     entries = entries_of(folders)
     if not entries:
@@ -361,7 +364,7 @@ def rebuild_index(artifacts_root: Path) -> ArtifactIndex:
     Raises ``ConfigurationError`` where the folder is missing or refuses.
     """
     if not artifacts_root.is_dir():
-        raise ConfigurationError("NO_ARTIFACTS", f"{artifacts_root} is not a folder of artifacts.")
+        raise ConfigurationError(Code.NO_ARTIFACTS, f"{artifacts_root} is not a folder of artifacts.")
     try:
         known = entries_of(attempt_folders(artifacts_root))
         with exclusive_lock(artifacts_root / LOCK_FILE, INDEX_LOCK_TIMEOUT_S) as held:
@@ -370,7 +373,7 @@ def rebuild_index(artifacts_root: Path) -> ArtifactIndex:
                     f"Another run holds the index of {artifacts_root} for {INDEX_LOCK_TIMEOUT_S:.0f} s; "
                     "try again."
                 )
-                raise ConfigurationError("INDEX_LOCKED", message)
+                raise ConfigurationError(Code.INDEX_LOCKED, message)
             hashes = _known_hashes(artifacts_root)
             entries = judged(entries_of(attempt_folders(artifacts_root), known), hashes)
             index = ArtifactIndex(
@@ -386,4 +389,4 @@ def rebuild_index(artifacts_root: Path) -> ArtifactIndex:
             return index
     except (OSError, sqlite3.Error) as error:
         message = f"The index of {artifacts_root} cannot be written: {reason(error)}."
-        raise ConfigurationError("INDEX_UNWRITABLE", message) from error
+        raise ConfigurationError(Code.INDEX_UNWRITABLE, message) from error

@@ -12,6 +12,7 @@ import msgspec
 from mini_kv.artifacts.attempts import ATTEMPT_FILE, TASK_ID, index_row
 from mini_kv.artifacts.index import add_to_index, open_index
 from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, ExitCode, InternalError
 from mini_kv.core.record import to_json
 from mini_kv.core.records.attempt import Attempt
@@ -37,7 +38,9 @@ class AttemptWriter(ArchiveFolder):
         random_bytes: Callable[[int], bytes],
     ) -> None:
         if not TASK_ID.fullmatch(task_id) or task_id in RESERVED_TASK_IDS:
-            raise ConfigurationError("TASK_ID", f"'{task_id}' cannot be the name of a task's archive folder.")
+            raise ConfigurationError(
+                Code.TASK_ID, f"'{task_id}' cannot be the name of a task's archive folder."
+            )
         self._task_id = task_id
         try:
             artifacts_root.mkdir(parents=True, exist_ok=True)
@@ -65,7 +68,7 @@ class AttemptWriter(ArchiveFolder):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None and not self._published:
-            raise InternalError("ATTEMPT_NOT_FINISHED", f"Attempt {self.attempt_id} was never finished.")
+            raise InternalError(Code.ATTEMPT_NOT_FINISHED, f"Attempt {self.attempt_id} was never finished.")
 
     def finish(self, attempt: Attempt) -> Attempt:
         """Seal and publish the attempt, index it, return it as archived.
@@ -76,7 +79,7 @@ class AttemptWriter(ArchiveFolder):
         """
         if self._published or (attempt.task_id, attempt.attempt_id) != (self._task_id, self.attempt_id):
             raise InternalError(
-                "ATTEMPT_MISMATCH", f"Attempt {self.attempt_id} cannot be finished with this."
+                Code.ATTEMPT_MISMATCH, f"Attempt {self.attempt_id} cannot be finished with this."
             )
         sealed = self._seal(attempt)
         raw = to_json(sealed)
@@ -90,7 +93,7 @@ class AttemptWriter(ArchiveFolder):
         if not changed:
             return attempt
         finding = Finding(
-            code="ARCHIVE_TAMPERED",
+            code=Code.ARCHIVE_TAMPERED,
             message="Files of this attempt were changed by something other than mini-kv while it ran.",
             evidence=changed,
         )

@@ -32,6 +32,7 @@ from mini_kv.benchmark.witnesses import (
     witness_kernels,
 )
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.records.benchmark import BenchmarkCase, KernelWitness, Series, TimingTrust
 from mini_kv.core.records.card import Case
 from mini_kv.core.records.results import Finding, Status
@@ -103,7 +104,7 @@ def both_series(subject: TimedSubject, taken: dict[str, Taken], kernels: Kernels
             raise ValueError(f"a P50 of {candidate.p50_us:g} us is shorter than one clock cycle")
     except ValueError as error:
         raise CaseLost(
-            Finding(code="NOT_A_TIME", message=f"the candidate's samples are not times: {error}")
+            Finding(code=Code.NOT_A_TIME, message=f"the candidate's samples are not times: {error}")
         ) from error
     return candidate, taken[REFERENCE].series(subject.device, marker(kernels.reference))
 
@@ -144,8 +145,8 @@ def _witnessed(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) 
     trust, doubts = judge_claim(
         candidate, bound.outside_us, subject.device, timed.checked, timed.wrong, bound.around_us
     )
-    timed.wrong += tuple(doubt for doubt in doubts if doubt.code == "CLOCK_CONTRADICTS")
-    findings += [doubt for doubt in doubts if doubt.code != "CLOCK_CONTRADICTS"]
+    timed.wrong += tuple(doubt for doubt in doubts if doubt.code == Code.CLOCK_CONTRADICTS)
+    findings += [doubt for doubt in doubts if doubt.code != Code.CLOCK_CONTRADICTS]
     outside_us = bound.outside_us
     return _record(subject, timed, timer, candidate, reference, kernels, tuple(findings), outside_us, trust)
 
@@ -219,7 +220,7 @@ def _device_time_us(series: Series | None) -> float | None:
 
 def _impossible(time_us: float, bound_us: float) -> Finding:
     return Finding(
-        code="IMPOSSIBLE_TIME",
+        code=Code.IMPOSSIBLE_TIME,
         message=f"a cold call took {time_us:.3f} us net; the memory bus alone needs {bound_us:.3f} us "
         "for the bytes that must cross it",
     )

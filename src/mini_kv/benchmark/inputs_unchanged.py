@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mini_kv.benchmark.samples import REPLY_SLACK_BYTES, Sets, TimedSubject, expect_reply
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.codes import Code
 from mini_kv.core.records.card import Case
 from mini_kv.core.records.results import Finding
 from mini_kv.system.workers import Answer
@@ -43,7 +44,7 @@ def _look(
     assert isinstance(outcome, Answer)
     if len(outcome.payloads) != len(sent):
         message = f"{len(outcome.payloads)} storages came back after the timed calls; {len(sent)} were sent"
-        return (Finding(code="INPUT_MUTATED_WHILE_TIMED", message=message),)
+        return (Finding(code=Code.INPUT_MUTATED_WHILE_TIMED, message=message),)
     changed = [
         position
         for position, (payload, (_, digest)) in enumerate(zip(outcome.payloads, sent, strict=True))
@@ -55,4 +56,4 @@ def _look(
         f"after the timed calls input payload {changed[0]} is not what was sent, although the same case left "
         "its inputs alone untimed"
     )
-    return (Finding(code="INPUT_MUTATED_WHILE_TIMED", message=message),)
+    return (Finding(code=Code.INPUT_MUTATED_WHILE_TIMED, message=message),)

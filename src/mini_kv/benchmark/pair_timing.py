@@ -30,6 +30,7 @@ from mini_kv.benchmark.samples import (
 )
 from mini_kv.benchmark.witnesses import longest_us
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.records.card import BenchmarkPlan, Case, DeviceKind
 from mini_kv.core.records.pairs import PairName, PairResult, PairSide
 from mini_kv.core.records.results import Finding
@@ -155,7 +156,7 @@ def faster_than_verified(
         (
             side.label,
             Finding(
-                code="FASTER_THAN_VERIFIED",
+                code=Code.FASTER_THAN_VERIFIED,
                 message=f"a call took {side.net_us:.2f} us in a pair, and {verified:.2f} us under the plan",
             ),
         )
@@ -194,15 +195,15 @@ def side_times(
     """
     samples = [sample for batch in samples_us for sample in batch]
     if any(not 0.0 <= sample <= MAX_SAMPLE_US for sample in (*samples, *floors_us)):
-        raise CaseLost(Finding(code="NOT_A_TIME", message="the samples or floors are not times"))
+        raise CaseLost(Finding(code=Code.NOT_A_TIME, message="the samples or floors are not times"))
     if not launch_exposed / len(samples) <= MAX_LAUNCH_EXPOSED_FRACTION:
         message = f"in {launch_exposed} of {len(samples)} samples the device waited for the host"
-        raise CaseLost(Finding(code="LAUNCH_EXPOSED", message=message))
+        raise CaseLost(Finding(code=Code.LAUNCH_EXPOSED, message=message))
     p50_us, floor_us = tick_median(samples, tick_us), median(floors_us)
     net_us = p50_us - floor_us + empty_kernel_us
     if not net_us > 0.0:
         message = f"a P50 of {p50_us:.3f} us does not exceed the empty call's {floor_us:.3f} us"
-        raise CaseLost(Finding(code="BELOW_FLOOR", message=message))
+        raise CaseLost(Finding(code=Code.BELOW_FLOOR, message=message))
     return PairSide(
         label=label,
         samples_us=tuple(samples_us),

@@ -10,6 +10,7 @@ from mini_kv.benchmark.ceilings import peak_bytes_per_us
 from mini_kv.benchmark.samples import TimedSubject, held
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import InternalError
 from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase
 from mini_kv.core.records.card import SCHEMA_VERSION
@@ -41,7 +42,7 @@ def hold_device(lock: Path) -> Iterator[None]:
     with exclusive_lock(lock, DEVICE_LOCK_TIMEOUT_S) as held:
         if not held:
             raise InternalError(
-                "DEVICE_BUSY",
+                Code.DEVICE_BUSY,
                 f"another measurement held the device for more than {DEVICE_LOCK_TIMEOUT_S:g} s",
             )
         yield
@@ -83,7 +84,7 @@ def measure_timer(subject: TimedSubject) -> p.TimerMeasured:
     if isinstance(reply, p.TimerMeasured):
         return reply
     text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
-    raise InternalError("TIMER_FAILED", f"the timer could not measure itself: {text}")
+    raise InternalError(Code.TIMER_FAILED, f"the timer could not measure itself: {text}")
 
 
 def _geomean(cases: Sequence[BenchmarkCase]) -> float | None:

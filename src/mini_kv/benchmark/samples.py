@@ -12,6 +12,7 @@ import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import canonical_sha256, sha256_bytes
+from mini_kv.core.codes import Code
 from mini_kv.core.dtypes import ITEM_SIZE_BYTES
 from mini_kv.core.errors import InternalError
 from mini_kv.core.records.benchmark import Series
@@ -197,7 +198,7 @@ def make_sets(subject: TimedSubject, case: Case) -> tuple[Sets, list[bytearray]]
         if not isinstance(answer.reply, p.CaseMade):
             text = answer.reply.message if isinstance(answer.reply, p.Failed) else "an unexpected answer"
             message = f"the card's input factory or reference raised: {text[:500]}"
-            raise CaseLost(Finding(code="CASE_NOT_MAKEABLE", message=message))
+            raise CaseLost(Finding(code=Code.CASE_NOT_MAKEABLE, message=message))
         made.append(answer.reply)
         keys.append(key)
         payloads += answer.payloads
@@ -275,7 +276,7 @@ def take_batch(subject: TimedSubject, case: Case, side: str, so_far: Taken, kept
     if isinstance(reply, p.Timed):
         return reply
     text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
-    raise InternalError("REFERENCE_NOT_TIMED", f"the reference of '{case.id}' cannot be timed: {text}")
+    raise InternalError(Code.REFERENCE_NOT_TIMED, f"the reference of '{case.id}' cannot be timed: {text}")
 
 
 def batch_request(
@@ -304,7 +305,7 @@ def time_candidate(subject: TimedSubject, request: p.TimeBatch, timeout_s: float
     timed = expect_reply(outcome, p.Timed)
     fault = transcript_fault(timed, request.iterations, request.calls_per_sample)
     if fault is not None:
-        raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=fault))
+        raise CaseLost(Finding(code=Code.SHORT_TRANSCRIPT, message=fault))
     return timed
 
 
@@ -363,7 +364,7 @@ def expect_reply(outcome: Answer | Lost, kind: type[_R]) -> _R:
     if isinstance(outcome.reply, kind):
         return outcome.reply
     text = outcome.reply.message if isinstance(outcome.reply, p.Failed) else type(outcome.reply).__name__
-    raise CaseLost(Finding(code="NOT_TIMED", message=f"the candidate could not be timed: {text[:500]}"))
+    raise CaseLost(Finding(code=Code.NOT_TIMED, message=f"the candidate could not be timed: {text[:500]}"))
 
 
 def check_outputs(subject: TimedSubject, sets: Sets, caught: Sequence[Caught]) -> tuple[Finding, ...]:
@@ -397,4 +398,4 @@ def made_output_bytes(made: p.CaseMade) -> int:
 
 
 def _wrong(message: str) -> Finding:
-    return Finding(code="TIMED_OUTPUT_WRONG", message=message)
+    return Finding(code=Code.TIMED_OUTPUT_WRONG, message=message)

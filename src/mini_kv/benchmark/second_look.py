@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from mini_kv.benchmark.samples import Taken, TimedSubject, batch_request, time_candidate
+from mini_kv.core.codes import Code
 from mini_kv.core.records.benchmark import Series
 from mini_kv.core.records.card import Case
 from mini_kv.core.records.results import Finding
@@ -34,6 +35,6 @@ def again_us(subject: TimedSubject, case: Case, candidate: Series) -> float:
 def not_reproduced(claim_us: float, now_us: float) -> Finding:
     """Return why a case whose samples cannot be had again is not stable."""
     return Finding(
-        code="TIME_NOT_REPRODUCED",
+        code=Code.TIME_NOT_REPRODUCED,
         message=f"the plan's samples say {claim_us:.2f} us a call; batches right after them {now_us:.2f} us",
     )

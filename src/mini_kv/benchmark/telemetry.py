@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from mini_kv.core.codes import Code
 from mini_kv.core.records.benchmark import BenchmarkCase, Telemetry
 from mini_kv.core.records.results import Finding
 from mini_kv.system.processes import process_name
@@ -63,9 +64,9 @@ class Watch:
         found: list[Finding] = []
         if reasons:
             message = f"the GPU was throttled while it was timed: {', '.join(reasons)}"
-            found.append(Finding(code="THROTTLED", message=message))
+            found.append(Finding(code=Code.THROTTLED, message=message))
         if self._strangers:
             shown = tuple(f"{process} ({name})" for process, name in sorted(self._strangers.items()))
             message = f"another process used the GPU while it was timed: {', '.join(shown)}"
-            found.append(Finding(code="GPU_SHARED", message=message, evidence=shown))
+            found.append(Finding(code=Code.GPU_SHARED, message=message, evidence=shown))
         return tuple(found)

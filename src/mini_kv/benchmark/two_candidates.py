@@ -40,6 +40,7 @@ from mini_kv.benchmark.samples import (
 )
 from mini_kv.benchmark.telemetry import Watch, no_readings
 from mini_kv.benchmark.witnesses import Kernels
+from mini_kv.core.codes import Code
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase, Telemetry
 from mini_kv.core.records.card import Case
@@ -131,7 +132,7 @@ def take_two(sides: Sides, case: Case) -> dict[PairName, TimedCase]:
 
 def _other_lost(lost: SideLost) -> Finding:
     return Finding(
-        code="OTHER_SIDE_LOST",
+        code=Code.OTHER_SIDE_LOST,
         message=f"the other candidate gave no times for this case ({lost.finding.code})",
     )
 

@@ -24,6 +24,7 @@ from mini_kv.benchmark.samples import (
 )
 from mini_kv.benchmark.second_look import again_us, not_reproduced
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import InternalError
 from mini_kv.core.records.benchmark import Series
 from mini_kv.core.records.card import Case
@@ -163,7 +164,7 @@ def _far_us(subject: TimedSubject, fresh: _Fresh) -> float:
             if not isinstance(reply, p.CopiesTimed):
                 text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
                 raise InternalError(
-                    "COPIES_NOT_TIMED", f"the oracle cannot copy the inputs of a case: {text}"
+                    Code.COPIES_NOT_TIMED, f"the oracle cannot copy the inputs of a case: {text}"
                 )
             longer.append(reply.fresh_us - reply.rotating_us)
     return max(median(longer), 0.0)
@@ -200,7 +201,7 @@ def _time_one(subject: TimedSubject, fresh: _Fresh, position: int) -> float:
             f"the worker gave {len(timed.samples_us)} samples and kept {len(timed.kept)} results of "
             f"{fresh.calls} calls that are one sample"
         )
-        raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=message))
+        raise CaseLost(Finding(code=Code.SHORT_TRANSCRIPT, message=message))
     return timed.samples_us[0]
 
 
@@ -221,7 +222,7 @@ def judge_fresh(tries: Sequence[FreshTry], claim_us: float) -> tuple[Finding, ..
     best = min(tries, key=lambda one: min(one.fresh_us) / one.limit_us(claim_us))
     return (
         Finding(
-            code="REPEATED_INPUTS_FASTER",
+            code=Code.REPEATED_INPUTS_FASTER,
             message=f"a call on inputs never seen before takes {min(best.fresh_us):.2f} us at best; "
             f"{claim_us:.2f} us where inputs return, {min(best.before_us, best.after_us):.2f} us beside it "
             f"(at most {best.limit_us(claim_us):.2f} us would be cold caches): results are remembered",

@@ -20,6 +20,7 @@ from mini_kv.benchmark.samples import (
 )
 from mini_kv.benchmark.second_look import again_us, not_reproduced
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.records.benchmark import KernelWitness, Series, TimingTrust
 from mini_kv.core.records.card import Case, DeviceKind
 from mini_kv.core.records.results import Finding
@@ -93,7 +94,7 @@ def witness_kernels(subject: TimedSubject, case: Case) -> Kernels:
 
 
 def _missing(message: str) -> Finding:
-    return Finding(code="WITNESS_MISSING", message=f"CUPTI gave no kernel times: {message[:400]}")
+    return Finding(code=Code.WITNESS_MISSING, message=f"CUPTI gave no kernel times: {message[:400]}")
 
 
 def disagreement(series: Series, witness: KernelWitness) -> tuple[Finding, ...]:
@@ -110,7 +111,7 @@ def disagreement(series: Series, witness: KernelWitness) -> tuple[Finding, ...]:
     if not (outside_us <= slack_us and math.isfinite(witness.kernel_us)):
         return (
             Finding(
-                code="WORK_OUTSIDE_PAIR",
+                code=Code.WORK_OUTSIDE_PAIR,
                 message=f"the device worked {witness.kernel_us:.2f} us a call (CUPTI), {outside_us:.2f} us "
                 f"of it outside what was timed; the pair saw {series.net_p50_us:.2f} us",
             ),
@@ -185,7 +186,7 @@ def _catch_repeated(
     for position in subject.chooser.sample(list(kept), looks):
         if not 0 <= position < calls:
             message = f"the worker names the result of call {position} in a run of {calls}"
-            raise CaseLost(Finding(code="SHORT_TRANSCRIPT", message=message))
+            raise CaseLost(Finding(code=Code.SHORT_TRANSCRIPT, message=message))
         request = p.FetchRepeated(case_id=case.id, position=position)
         caught.append(fetch_output(subject, request, sets, position % len(sets.keys)))
     return caught
@@ -298,7 +299,7 @@ def judge_claim(
     if outside_us is None:
         return "unverified", (
             Finding(
-                code="TIME_UNVERIFIED",
+                code=Code.TIME_UNVERIFIED,
                 message="the judge's clock could not bound the claimed time: the calls cannot be repeated "
                 "at one word (on CUDA: captured in a graph)",
             ),
@@ -310,7 +311,7 @@ def judge_claim(
     limit_us = max(longest_us(claim_us, device), longest_us(around_us or 0.0, device))
     return "unverified", (
         Finding(
-            code="CLOCK_CONTRADICTS",
+            code=Code.CLOCK_CONTRADICTS,
             message=f"a call takes {outside_us:.2f} us by the judge's clock; {max(claim_us, 0.0):.2f} us "
             f"claimed (at most {limit_us:.2f} us would be noise)",
         ),

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 from mini_kv.benchmark.pair_timing import side_times
 from mini_kv.benchmark.samples import CaseLost
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, InternalError
 from mini_kv.core.records.benchmark import KernelWitness
 from mini_kv.core.records.card import DeviceKind
@@ -67,7 +68,9 @@ class Spun:
                 empty_kernel_us=empty_kernel_us,
             )
         except CaseLost as lost:
-            raise InternalError("CALIBRATION_LOST", f"a spin gave no time: {lost.finding.message}") from lost
+            raise InternalError(
+                Code.CALIBRATION_LOST, f"a spin gave no time: {lost.finding.message}"
+            ) from lost
 
     @property
     def exposed(self) -> int:
@@ -117,7 +120,7 @@ class Spinner:
             return ready
         failed = loaded if isinstance(ready, p.Ready) else ready
         text = getattr(failed, "message", type(failed).__name__)
-        raise ConfigurationError("CALIBRATION_NOT_LOADED", f"a calibration process did not start: {text}")
+        raise ConfigurationError(Code.CALIBRATION_NOT_LOADED, f"a calibration process did not start: {text}")
 
     def spin(self, amount: int, iterations: int) -> Spun:
         """Time spins of ``amount`` (cycles; nanoseconds on the CPU) in :data:`BATCHES` batches."""
@@ -263,7 +266,7 @@ class Spinner:
         if isinstance(outcome, Answer) and isinstance(outcome.reply, kind):
             return outcome.reply, outcome.payloads
         text = outcome.reply if isinstance(outcome, Answer) else f"{outcome.code}: {outcome.message}"
-        raise InternalError("CALIBRATION_LOST", f"{type(message).__name__} brought {text}")
+        raise InternalError(Code.CALIBRATION_LOST, f"{type(message).__name__} brought {text}")
 
 
 def _rows(log: Sequence[int]) -> list[_Row]:

@@ -13,6 +13,7 @@ from mini_kv import benchmark, compiler
 from mini_kv.calibration.bars import LONGER, RATIO_LENGTHS_US, judge, judge_wide, lengths_of, line
 from mini_kv.calibration.spin_kernel import LONG_US, Spinner, Spun, WideKernel
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.records.calibration import Calibration, SpinRatio, SpinReading, WideReading
@@ -204,7 +205,7 @@ def _rig(request: CalibrateRequest, progress: Progress) -> Iterator[_Rig]:
         )
         if built.status is not Status.PASS or built.library is None or built.library_sha256 is None:
             message = f"the spin kernel does not build here: {built.code} {built.message}"
-            raise ConfigurationError("CALIBRATION_NOT_BUILT", message)
+            raise ConfigurationError(Code.CALIBRATION_NOT_BUILT, message)
         yield _Rig(
             device=device,
             gpus=gpus,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_kv.cli.numbers import whole_number
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             write_bytes_atomic(arguments.output, raw)
         except OSError as error:
             message = f"{arguments.output} cannot be written: {error.strerror}."
-            raise ConfigurationError("REPORT_UNWRITABLE", message) from error
+            raise ConfigurationError(Code.REPORT_UNWRITABLE, message) from error
     if arguments.plot is not None:
         plot(found, arguments.plot)
     sys.stdout.write(raw.decode("utf-8") if arguments.json else as_text(found))
@@ -59,7 +60,7 @@ def _check(arguments: argparse.Namespace) -> None:
     for option, path in (("--output", arguments.output), ("--plot", arguments.plot)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ConfigurationError(
-                "USAGE",
+                Code.USAGE,
                 f"{option} {path} cannot be written: its folder does not exist, or it is a folder itself",
             )
     if arguments.plot is not None:
@@ -152,7 +153,7 @@ def _pyplot() -> Any:
         import matplotlib as mpl  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise ConfigurationError(
-            "NO_MATPLOTLIB", "--plot needs matplotlib, which is not installed"
+            Code.NO_MATPLOTLIB, "--plot needs matplotlib, which is not installed"
         ) from error
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # type: ignore[import-not-found, unused-ignore]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from mini_kv.cli.numbers import seconds, whole_number
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.time_limits import CALL_TIMEOUT_S
 
@@ -91,4 +92,6 @@ def _check(arguments: argparse.Namespace) -> None:
     given = len(arguments.candidate)
     if given != 2:
         times = "once" if given == 1 else f"{given} times"
-        raise ConfigurationError("USAGE", f"--candidate is to be given twice, for A and for B, not {times}")
+        raise ConfigurationError(
+            Code.USAGE, f"--candidate is to be given twice, for A and for B, not {times}"
+        )

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, ExitCode, IntegrityError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _load(path: Path) -> tuple[Profile, str]:
         return profile, digest
     if analyse(raw_page, profile.profiler.kernel_name_regex) != profile.facts:
         raise IntegrityError(
-            "PROFILE_TAMPERED",
+            Code.PROFILE_TAMPERED,
             f"Profile {profile.profile_id} does not hold what it promises: its facts are not those of its "
             "raw page.",
         )
@@ -72,5 +73,5 @@ def _read_comparison(path: Path) -> tuple[bytes, str]:
     try:
         raw = read_regular_file(path, MAX_COMPARISON_BYTES)
     except PathRefused as error:
-        raise ConfigurationError("COMPARISON_UNREADABLE", f"{path} cannot be read: {error}") from error
+        raise ConfigurationError(Code.COMPARISON_UNREADABLE, f"{path} cannot be read: {error}") from error
     return raw, sha256_bytes(raw)

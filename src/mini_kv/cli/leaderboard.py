@@ -15,6 +15,7 @@ import msgspec
 
 from mini_kv import leaderboard
 from mini_kv.artifacts import changed_rows, read_index
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
@@ -31,8 +32,6 @@ from mini_kv.system.paths import (
 EXAMPLE = "mini-kv leaderboard --task rmsnorm"
 MAX_CARDS, MAX_CARD_BYTES = 1000, 1 << 20
 _TASK_ID_LINE = re.compile(r"^task_id:[ ]*[\"']?([a-z][a-z0-9_]*)", re.MULTILINE)
-# What is ranked is sound all the same; the exit code is what a script sees.
-TAMPERED = frozenset({"ATTEMPT_CHANGED", "ATTEMPT_MISPLACED", "ATTEMPT_CONTRADICTED", "INDEX_CHANGED"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,10 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
     project = find_project_root(Path.cwd())
     root: Path = arguments.artifacts or project / "artifacts"
     if arguments.artifacts is not None and not root.is_dir():
-        raise ConfigurationError("NO_ARTIFACTS", f"{root} is not a folder of artifacts.")
+        raise ConfigurationError(Code.NO_ARTIFACTS, f"{root} is not a folder of artifacts.")
     if not root.is_dir() and not any(os.path.lexists(project / marker) for marker in PROJECT_MARKERS):
         raise ConfigurationError(
-            "NO_PROJECT",
+            Code.NO_PROJECT,
             f"There is no project here: neither {project} nor a folder above it holds one of "
             f"{', '.join(PROJECT_MARKERS)}. Go to a project, or name an archive with --artifacts.",
         )
@@ -76,8 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
         _print_tables(board)
     else:
         sys.stdout.write(leaderboard.to_text(board))
-    tampered = any(finding.code in TAMPERED for finding in findings)
-    return ExitCode.INTEGRITY if tampered else ExitCode.ACCEPTED
+    # What is ranked is sound all the same; the exit code is what a script sees.
+    return ExitCode.INTEGRITY if any(map(_tampered, findings)) else ExitCode.ACCEPTED
+
+
+def _tampered(finding: Finding) -> bool:
+    code = Code.named(finding.code)
+    return code is not None and code.facts.exit_code is ExitCode.INTEGRITY
 
 
 def _trusted_board(

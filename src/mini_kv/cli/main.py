@@ -11,6 +11,7 @@ from typing import NoReturn, Protocol
 
 from mini_kv import __version__
 from mini_kv.cli import streams
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, ExitCode, MiniKvError
 from mini_kv.core.printable import printable
 
@@ -57,7 +58,7 @@ class Command(Protocol):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigurationError("USAGE", f"{message} (see '{self.prog} --help')")
+        raise ConfigurationError(Code.USAGE, f"{message} (see '{self.prog} --help')")
 
     def refuse_unknown(self, argv: list[str]) -> None:
         """Name an option that does not exist; argparse would first miss the one that it was meant for."""
@@ -97,7 +98,7 @@ def _dispatch(argv: list[str]) -> int:
     if name not in COMMANDS:
         known, near = ", ".join(COMMANDS), _near(name, COMMANDS)
         raise ConfigurationError(
-            "USAGE", f"'{name}' is not a command of mini-kv{near}; the commands are {known}."
+            Code.USAGE, f"'{name}' is not a command of mini-kv{near}; the commands are {known}."
         )
     module_name, summary = COMMANDS[name]
     command: Command = importlib.import_module(f"mini_kv.cli.{module_name}")
@@ -139,7 +140,7 @@ def main(argv: list[str] | None = None) -> int:
         return report_error(error)
     except KeyboardInterrupt:
         print("mini-kv: interrupted.", file=sys.stderr)
-        return 130
+        return ExitCode.INTERRUPTED
     except Exception as error:
         if os.environ.get("MINI_KV_TRACEBACK"):
             raise

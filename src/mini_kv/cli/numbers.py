@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 
 
@@ -41,4 +42,4 @@ def whole_number(option: str, low: int, high: int, *, or_zero: bool = False) -> 
 
 def _refused(option: str, allowed: str, text: str) -> ConfigurationError:
     shown = text if text.strip() and text.isprintable() else repr(text)
-    return ConfigurationError("USAGE", f"{option} takes {allowed}, not {shown}")
+    return ConfigurationError(Code.USAGE, f"{option} takes {allowed}, not {shown}")

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.records.schemas import RECORDS, schema_file_name, schema_text
 
@@ -25,9 +26,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print one schema, list the names or write all files; exactly one of the three."""
     asked = [arguments.name is not None, arguments.list, arguments.write is not None]
     if sum(asked) != 1:
-        raise ConfigurationError("USAGE", "Give exactly one of NAME, --list and --write DIR.")
+        raise ConfigurationError(Code.USAGE, "Give exactly one of NAME, --list and --write DIR.")
     if arguments.json and not arguments.list:
-        raise ConfigurationError("USAGE", "--json goes with --list; a schema is printed as JSON anyway.")
+        raise ConfigurationError(Code.USAGE, "--json goes with --list; a schema is printed as JSON anyway.")
     if arguments.list:
         print(json.dumps(list(RECORDS)) if arguments.json else "\n".join(RECORDS))
     elif arguments.write is not None:
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(schema_text(arguments.name))
     else:
         known = ", ".join(RECORDS)
-        raise ConfigurationError("USAGE", f"No record is named '{arguments.name}'; the names are {known}.")
+        raise ConfigurationError(Code.USAGE, f"No record is named '{arguments.name}'; the names are {known}.")
     return ExitCode.ACCEPTED
 
 
@@ -46,7 +47,7 @@ def _write_all(folder: Path) -> None:
         try:
             changed = _write_where_changed(path, schema_text(name).encode("utf-8"))
         except OSError as error:
-            raise ConfigurationError("SCHEMA_WRITE", f"Cannot write {path}: {error.strerror}.") from error
+            raise ConfigurationError(Code.SCHEMA_WRITE, f"Cannot write {path}: {error.strerror}.") from error
         print(f"{'written' if changed else 'unchanged':<9}  {path}")
 
 

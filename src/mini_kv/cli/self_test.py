@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mini_kv.core.codes import Code
 from mini_kv.core.time_limits import SELF_TEST_TIMEOUT_S
 from mini_kv.system.commands import Command, run_all
 from mini_kv.system.scratch import scratch_folder
@@ -31,12 +32,16 @@ class Known:
 
 KNOWN = (
     Known(name="sequential_sum", what="an honest one", exit_code=0, axis="numerics", code=None),
-    Known(name="zeros", what="wrong values", exit_code=4, axis="numerics", code="WRONG_VALUES"),
-    Known(name="unwritten_tail", what="unwritten memory", exit_code=4, axis="numerics", code="WRONG_VALUES"),
-    Known(name="zeroes_its_input", what="a mutated input", exit_code=4, axis="memory", code="INPUT_MUTATED"),
-    Known(name="exits_when_opened", what="exit code 0", exit_code=3, axis="build", code="LOAD_EXITED"),
+    Known(name="zeros", what="wrong values", exit_code=4, axis="numerics", code=Code.WRONG_VALUES),
+    Known(
+        name="unwritten_tail", what="unwritten memory", exit_code=4, axis="numerics", code=Code.WRONG_VALUES
+    ),
+    Known(
+        name="zeroes_its_input", what="a mutated input", exit_code=4, axis="memory", code=Code.INPUT_MUTATED
+    ),
+    Known(name="exits_when_opened", what="exit code 0", exit_code=3, axis="build", code=Code.LOAD_EXITED),
     # Right where it gets a socket: accepted, it shows that candidates are not shut off here.
-    Known(name="opens_a_socket", what="the network", exit_code=4, axis="numerics", code="WRONG_VALUES"),
+    Known(name="opens_a_socket", what="the network", exit_code=4, axis="numerics", code=Code.WRONG_VALUES),
 )
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TextIO
 
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 
 STDOUT = 1
@@ -28,7 +29,7 @@ class _Outlet(io.FileIO):
             if self.fileno() == STDERR or isinstance(error, BrokenPipeError):
                 return memoryview(data).nbytes  # type: ignore[arg-type]
             message = f"The result cannot be written to stdout: {error.strerror}."
-            raise ConfigurationError("STDOUT_UNWRITABLE", message) from error
+            raise ConfigurationError(Code.STDOUT_UNWRITABLE, message) from error
 
     def _fall_silent(self) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.record import Record
 
@@ -70,7 +71,8 @@ def card_files(paths: list[Path]) -> list[Path]:
         below = sorted(each for each in path.iterdir() if each.suffix == ".yaml")
         if not below:
             raise ConfigurationError(
-                "NO_TASK_CARD", f"The folder {path} holds no Task Card; allowed: a folder with *.yaml files."
+                Code.NO_TASK_CARD,
+                f"The folder {path} holds no Task Card; allowed: a folder with *.yaml files.",
             )
         files += below
     return files

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from mini_kv.cli.numbers import seconds, whole_number
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.printable import printable
 from mini_kv.core.time_limits import CALL_TIMEOUT_S
@@ -100,15 +101,17 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     # Refused before anything runs: a report that cannot be written must not cost a whole run.
     if arguments.baseline is not None and arguments.skip_benchmark:
-        raise ConfigurationError("USAGE", "--baseline needs the benchmark that --skip-benchmark leaves out")
+        raise ConfigurationError(
+            Code.USAGE, "--baseline needs the benchmark that --skip-benchmark leaves out"
+        )
     if arguments.require_comparable and arguments.baseline is None:
-        raise ConfigurationError("USAGE", "--require-comparable needs a --baseline to compare with")
+        raise ConfigurationError(Code.USAGE, "--require-comparable needs a --baseline to compare with")
     if arguments.pairs is not None and arguments.baseline is None:
-        raise ConfigurationError("USAGE", "--pairs needs a --baseline to run beside")
+        raise ConfigurationError(Code.USAGE, "--pairs needs a --baseline to run beside")
     for option, path in (("--junit", arguments.junit), ("--markdown", arguments.markdown)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ConfigurationError(
-                "USAGE",
+                Code.USAGE,
                 f"{option} {path} cannot be written: its folder does not exist, or it is a folder itself",
             )
 
@@ -120,5 +123,5 @@ def _write(path: Path, text: str) -> None:
         write_bytes_atomic(path, text.encode("utf-8"))
     except OSError as error:
         raise ConfigurationError(
-            "REPORT_UNWRITABLE", f"{path} cannot be written: {error.strerror}."
+            Code.REPORT_UNWRITABLE, f"{path} cannot be written: {error.strerror}."
         ) from error

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from mini_kv.comparison.verdicts import compared_cases, overall
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.record import to_json
 from mini_kv.core.records.attempt import Axis
@@ -21,7 +22,6 @@ from mini_kv.core.records.pairs import PairSet
 from mini_kv.core.records.results import Finding, Status
 from mini_kv.core.rules.suite import suite_hash
 from mini_kv.core.rules.verdict import (
-    INTERRUPTED_EXIT_CODE,
     axes_of,
     caught_in_pairs,
     exit_code_of,
@@ -88,7 +88,7 @@ class Evidence(RunLog):
     def exit_code(self) -> int:
         """Return the first failed stage's exit code, of whichever side."""
         if self.interrupted:
-            return INTERRUPTED_EXIT_CODE
+            return ExitCode.INTERRUPTED
         if self.fault is not None:
             return int(self.fault)
         found = [exit_code_of(side.axes(self.pairs), None, interrupted=False) for side in self.sides]
@@ -108,7 +108,7 @@ def archive(evidence: Evidence, folder: ArchiveFolder, elapsed_s: float) -> Comp
     record = msgspec.structs.replace(_record(evidence, folder, elapsed_s), files=files)
     if changed:
         finding = Finding(
-            code="ARCHIVE_TAMPERED",
+            code=Code.ARCHIVE_TAMPERED,
             message="Files of this comparison were changed by something other than mini-kv while it ran.",
             evidence=changed,
         )

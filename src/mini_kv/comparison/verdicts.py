@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from mini_kv.core.codes import Code
 from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase, KernelWitness, Series
 from mini_kv.core.records.comparison import ComparedCase, ComparedWord, RatioEstimate
 from mini_kv.core.records.pairs import PairSet
@@ -100,7 +101,7 @@ def _case(
     findings = list(held_against)
     if spread is not None and not spread <= MAX_REFERENCE_SPREAD:
         message = f"the reference's own P50 moved by {spread:.1%} between repeats of this run"
-        findings.append(Finding(code="REFERENCE_MOVED", message=message))
+        findings.append(Finding(code=Code.REFERENCE_MOVED, message=message))
     word, message = word_of(ratio), ""
     failed = [label for label, case in (("A", one), ("B", two)) if case.status is not Status.PASS]
     unstable = [label for label, case in (("A", one), ("B", two)) if not case.stable]

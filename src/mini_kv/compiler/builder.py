@@ -15,6 +15,7 @@ from mini_kv.compiler.device_facts import describe
 from mini_kv.compiler.recipe import BuildRequest, Plan, make_plan, symbolic, symbolic_text
 from mini_kv.compiler.snapshot import Snapshot, read_candidate
 from mini_kv.compiler.store import SOURCES_NAME, STDERR_NAME, STDOUT_NAME, BuildStore, wall_clock
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.records.build import Build, BuildUnit
 from mini_kv.core.records.card import SCHEMA_VERSION
@@ -59,12 +60,14 @@ def build(
     if found is not None:
         return job.reused(found)
     if not plan.units:
-        return job.failed(Status.FAIL, "NO_SOURCES", f"No source is for device {request.device}.", (), None)
+        return job.failed(
+            Status.FAIL, Code.NO_SOURCES, f"No source is for device {request.device}.", (), None
+        )
     try:
         return _build_in(store, job)
     except OSError as error:
         raise ConfigurationError(
-            "BUILD_FOLDER", f"The build in {store.folder} cannot go on: {error.strerror or error}."
+            Code.BUILD_FOLDER, f"The build in {store.folder} cannot go on: {error.strerror or error}."
         ) from error
 
 
@@ -129,7 +132,7 @@ class _Job:
     def failed(
         self,
         status: Status,
-        code: str,
+        code: Code,
         message: str,
         units: tuple[BuildUnit, ...],
         first_error: str | None,
@@ -139,7 +142,7 @@ class _Job:
     def _result(
         self,
         status: Status,
-        code: str | None,
+        code: Code | None,
         message: str | None,
         units: tuple[BuildUnit, ...],
         first_error: str | None,
@@ -193,22 +196,22 @@ class _Job:
         records = tuple(log.add(unit.source, unit.argv, one) for unit, one in zip(units, ended, strict=True))
         broken = [(unit, one) for unit, one in zip(units, ended, strict=True) if one.returncode != 0]
         for unit, one in sorted(broken, key=lambda pair: pair[1].timed_out):  # an error says more
-            return self._explain(unit.source, one, records, "COMPILE_ERROR", "does not compile")
+            return self._explain(unit.source, one, records, Code.COMPILE_ERROR, "does not compile")
         foreign = self._foreign(sources)
         if foreign:
             message = (
                 f"'{foreign[0]}' is included from outside the candidate's folder: only its own files and the "
                 "headers of the compiler, torch, CUDA and Python may reach a build."
             )
-            return self.failed(Status.FAIL, "FOREIGN_INCLUDE", message, records, "\n".join(foreign[:5]))
+            return self.failed(Status.FAIL, Code.FOREIGN_INCLUDE, message, records, "\n".join(foreign[:5]))
         linked = self._run(partial, [self.plan.link], [LINK], deadline)[0]
         records = (*records, log.add(LINK, self.plan.link, linked))
         if linked.returncode != 0:
-            return self._explain(LINK, linked, records, "LINK_ERROR", "does not link")
+            return self._explain(LINK, linked, records, Code.LINK_ERROR, "does not link")
         unresolved = diagnosis.unresolved_symbols(_text(linked.stderr))
         if unresolved:
             message = f"The library does not link: '{unresolved[0]}' is used but defined nowhere."
-            return self.failed(Status.FAIL, "LINK_ERROR", message, records, "\n".join(unresolved[:5]))
+            return self.failed(Status.FAIL, Code.LINK_ERROR, message, records, "\n".join(unresolved[:5]))
         library = partial / self.plan.library
         code = self._look_into(library, ended)
         return self._result(Status.PASS, None, None, records, None, library, code)
@@ -240,7 +243,7 @@ class _Job:
         )
 
     def _explain(
-        self, source: str, one: Finished, records: tuple[BuildUnit, ...], code: str, fault: str
+        self, source: str, one: Finished, records: tuple[BuildUnit, ...], code: Code, fault: str
     ) -> Build:
         what = "The library" if source == LINK else f"'{source}'"
         stdout = symbolic_text(_text(one.stdout), self.plan.places)
@@ -248,10 +251,10 @@ class _Job:
         error = diagnosis.first_error(stderr, stdout)
         if one.timed_out:
             message = f"{what} was not built within the limit of {self.request.timeout_s:g} s."
-            return self.failed(Status.FAIL, "COMPILE_TIMEOUT", message, records, error)
+            return self.failed(Status.FAIL, Code.COMPILE_TIMEOUT, message, records, error)
         if diagnosis.was_killed(one.returncode, stderr):
             message = f"Something killed the compiler while {what} was built; memory may have run out."
-            return self.failed(Status.ERROR, "COMPILER_KILLED", message, records, error)
+            return self.failed(Status.ERROR, Code.COMPILER_KILLED, message, records, error)
         said = error or f"the compiler said nothing and returned {one.returncode}"
         return self.failed(Status.FAIL, code, f"{what} {fault}: {said.splitlines()[0]}", records, said)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from mini_kv.compiler.device_facts import VERBOSE_ASSEMBLER
 from mini_kv.compiler.snapshot import Snapshot
 from mini_kv.core.canonical import canonical_sha256
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import Record
 from mini_kv.core.records.card import CandidateManifest, DeviceKind
@@ -184,16 +185,18 @@ def _sources(manifest: CandidateManifest, device: DeviceKind, snapshot: Snapshot
     for name in manifest.sources:
         if not _SOURCE.fullmatch(name) or ".." in name.split("/"):
             raise ConfigurationError(
-                "BAD_SOURCE", f"The source name '{name}' is not a plain path inside the candidate's folder."
+                Code.BAD_SOURCE,
+                f"The source name '{name}' is not a plain path inside the candidate's folder.",
             )
         if not name.endswith((*CXX_SUFFIXES, CUDA_SUFFIX, *HEADER_SUFFIXES)):
             raise ConfigurationError(
-                "BAD_SOURCE",
+                Code.BAD_SOURCE,
                 f"The source '{name}' is neither C++ (.cpp, .cc, .cxx), nor CUDA (.cu), nor a header.",
             )
         if name not in snapshot.files:
             raise ConfigurationError(
-                "SOURCE_MISSING", f"The manifest names the source '{name}', which the folder does not hold."
+                Code.SOURCE_MISSING,
+                f"The manifest names the source '{name}', which the folder does not hold.",
             )
     compiled = (*CXX_SUFFIXES, CUDA_SUFFIX) if device == "cuda" else CXX_SUFFIXES
     return tuple(name for name in manifest.sources if name.endswith(compiled))
@@ -203,26 +206,26 @@ def _check_flags(manifest: CandidateManifest) -> None:
     for flag in (*manifest.cxx_flags, *manifest.cuda_flags):
         if not _FLAG.fullmatch(flag):
             raise ConfigurationError(
-                "BAD_FLAG", f"The flag '{flag}' holds characters that a compiler flag may not hold here."
+                Code.BAD_FLAG, f"The flag '{flag}' holds characters that a compiler flag may not hold here."
             )
 
 
 def _check_toolchain(request: BuildRequest, toolchain: Toolchain, has_cuda_sources: bool) -> _Parts:
     if toolchain.cxx is None:
         raise ConfigurationError(
-            "CXX_MISSING",
+            Code.CXX_MISSING,
             "No C++ compiler was found: install g++, or point CXX at one (what CXX names must exist).",
         )
     torch = toolchain.torch
     if torch is None:
-        raise ConfigurationError("TORCH_MISSING", "PyTorch was not found: install torch 2.11 or newer.")
+        raise ConfigurationError(Code.TORCH_MISSING, "PyTorch was not found: install torch 2.11 or newer.")
     if request.device == "cpu":
         return _Parts(
             cxx=toolchain.cxx, nvcc=None, torch=torch, cuda=None, python_include=toolchain.python_include
         )
     if torch.cuda is None:
         raise ConfigurationError(
-            "TORCH_WITHOUT_CUDA",
+            Code.TORCH_WITHOUT_CUDA,
             f"torch {torch.version} is a CPU-only build: install a CUDA build, or use --device cpu.",
         )
     nvcc = toolchain.nvcc if has_cuda_sources else None
@@ -241,14 +244,14 @@ def _check_toolchain(request: BuildRequest, toolchain: Toolchain, has_cuda_sourc
 def _check_nvcc(nvcc: Compiler | None, torch_cuda: str) -> None:
     if nvcc is None:
         raise ConfigurationError(
-            "NVCC_MISSING",
+            Code.NVCC_MISSING,
             "No CUDA compiler was found: install the CUDA toolkit and put nvcc on PATH or set CUDA_HOME, "
             "or install mini-kv's extra 'nvcc', or use --device cpu.",
         )
     release = release_of(nvcc.version)
     if release.split(".")[0] != torch_cuda.split(".", maxsplit=1)[0]:
         raise ConfigurationError(
-            "CUDA_MISMATCH",
+            Code.CUDA_MISMATCH,
             f"nvcc is of CUDA {release} but torch was built with CUDA {torch_cuda}: "
             f"the major versions must be equal; set CUDA_HOME to a toolkit of CUDA {torch_cuda}.",
         )
@@ -257,12 +260,12 @@ def _check_nvcc(nvcc: Compiler | None, torch_cuda: str) -> None:
 def _check_arch_list(arch_list: tuple[str, ...]) -> None:
     if not arch_list:
         raise ConfigurationError(
-            "ARCH_MISSING", "A CUDA build needs a compute capability to build for, such as 9.0."
+            Code.ARCH_MISSING, "A CUDA build needs a compute capability to build for, such as 9.0."
         )
     for arch in arch_list:
         if not _ARCH.fullmatch(arch):
             raise ConfigurationError(
-                "BAD_ARCH", f"'{arch}' is not a compute capability such as 9.0, 9.0a or 9.0+PTX."
+                Code.BAD_ARCH, f"'{arch}' is not a compute capability such as 9.0, 9.0a or 9.0+PTX."
             )
 
 

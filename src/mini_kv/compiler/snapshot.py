@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 
 MAX_FILES = 2000
@@ -41,7 +42,7 @@ def read_candidate(folder: Path) -> Snapshot:
     refused rather than silently left out.
     """
     if not folder.is_dir():
-        raise ConfigurationError("CANDIDATE_MISSING", f"The candidate folder {folder} does not exist.")
+        raise ConfigurationError(Code.CANDIDATE_MISSING, f"The candidate folder {folder} does not exist.")
     own = folder.resolve()
     files: dict[str, bytes] = {}
     total_bytes = 0
@@ -59,7 +60,8 @@ def read_candidate(folder: Path) -> Snapshot:
             files[path.relative_to(folder).as_posix()] = raw
             if len(files) > MAX_FILES:
                 raise ConfigurationError(
-                    "CANDIDATE_TOO_LARGE", f"The candidate folder {folder} holds more than {MAX_FILES} files."
+                    Code.CANDIDATE_TOO_LARGE,
+                    f"The candidate folder {folder} holds more than {MAX_FILES} files.",
                 )
     return Snapshot(files)
 
@@ -71,38 +73,40 @@ def _left_out(name: str) -> bool:
 def _refuse_link(folder: Path) -> None:
     if folder.is_symlink():
         raise ConfigurationError(
-            "LINKED_FOLDER", f"{folder} is a link to a folder; a candidate's folders must be real ones."
+            Code.LINKED_FOLDER, f"{folder} is a link to a folder; a candidate's folders must be real ones."
         )
 
 
 def _refuse_unreadable(error: OSError) -> None:
-    raise ConfigurationError("UNREADABLE", f"{error.filename} cannot be read: {error.strerror}.") from error
+    raise ConfigurationError(
+        Code.UNREADABLE, f"{error.filename} cannot be read: {error.strerror}."
+    ) from error
 
 
 def _refuse_bad_name(path: Path) -> None:
     try:
         path.name.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ConfigurationError("BAD_NAME", f"The file name {path.name!r} is not UTF-8.") from error
+        raise ConfigurationError(Code.BAD_NAME, f"The file name {path.name!r} is not UTF-8.") from error
 
 
 def _read(path: Path, own: Path, room_bytes: int) -> bytes:
     real = Path(os.path.realpath(path))  # Path.resolve raises on links that go round in a ring
     if path.is_symlink() and own not in real.parents:
         raise ConfigurationError(
-            "LINK_OUTSIDE_CANDIDATE", f"{path} is a link that leads out of the candidate's folder."
+            Code.LINK_OUTSIDE_CANDIDATE, f"{path} is a link that leads out of the candidate's folder."
         )
     try:
         descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise ConfigurationError("UNREADABLE", f"{path} cannot be read: {error.strerror}.") from error
+        raise ConfigurationError(Code.UNREADABLE, f"{path} cannot be read: {error.strerror}.") from error
     with os.fdopen(descriptor, "rb") as stream:
         facts = os.fstat(stream.fileno())
         if not stat.S_ISREG(facts.st_mode):
-            raise ConfigurationError("NOT_A_FILE", f"{path} is neither a file nor a folder.")
+            raise ConfigurationError(Code.NOT_A_FILE, f"{path} is neither a file nor a folder.")
         raw = stream.read(room_bytes + 1)
     if len(raw) > room_bytes:
         raise ConfigurationError(
-            "CANDIDATE_TOO_LARGE", f"The candidate folder passes {MAX_BYTES >> 20} MiB at {path}."
+            Code.CANDIDATE_TOO_LARGE, f"The candidate folder passes {MAX_BYTES >> 20} MiB at {path}."
         )
     return raw

@@ -1,4 +1,4 @@
-"""Exit codes and the exceptions that carry them.
+"""The exceptions that carry a code and an exit code.
 
 A candidate's fault is a returned value and never an exception; what is raised here is the fault of
 the configuration, of the machine or of mini-kv itself.
@@ -6,32 +6,21 @@ the configuration, of the machine or of mini-kv itself.
 
 from __future__ import annotations
 
-import enum
+from mini_kv.core.codes import Code, ExitCode
 
-
-class ExitCode(enum.IntEnum):
-    """Process exit codes, stable across releases."""
-
-    ACCEPTED = 0
-    CONFIGURATION = 2
-    COMPILATION = 3
-    CORRECTNESS = 4
-    BENCHMARK = 5
-    REGRESSION = 6
-    INTEGRITY = 7
-    INTERNAL = 70
+__all__ = ["ConfigurationError", "ExitCode", "IntegrityError", "InternalError", "MiniKvError"]
 
 
 class MiniKvError(Exception):
     """Base of every error mini-kv raises on purpose.
 
-    ``code`` is a stable UPPER_SNAKE identifier for programs, the message is one sentence for people
+    ``code`` is for programs and stable, the message is one sentence for people
     that says what is wrong, where, and what is allowed.
     """
 
     exit_code: ExitCode = ExitCode.INTERNAL
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -42,7 +31,7 @@ class ConfigurationError(MiniKvError):
 
     exit_code = ExitCode.CONFIGURATION
 
-    def __init__(self, code: str, message: str, problems: tuple[str, ...] = ()) -> None:
+    def __init__(self, code: Code, message: str, problems: tuple[str, ...] = ()) -> None:
         super().__init__(code, message)
         self.problems = problems
 

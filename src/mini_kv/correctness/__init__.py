@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
+from mini_kv.core.codes import Code
 from mini_kv.core.progress import Progress, silent
 from mini_kv.core.records.card import SCHEMA_VERSION, CaseKind
 from mini_kv.core.records.correctness import CallTrace, CaseResult, ContractCheck, Correctness
@@ -132,7 +133,9 @@ def _heard(
     contract: Future[_Told], seat: CandidateSeat, cases: Sequence[CaseResult], timeout_s: float
 ) -> _Told:
     """Wait for the second worker; where a call hung, no longer than one may take: it hangs there too."""
-    hung = any(finding.code == "TIMEOUT" for case in cases for one in case.rounds for finding in one.findings)
+    hung = any(
+        finding.code == Code.TIMEOUT for case in cases for one in case.rounds for finding in one.findings
+    )
     if hung:
         wait([contract], timeout=timeout_s)
         if not contract.done():

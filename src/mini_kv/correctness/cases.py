@@ -10,6 +10,7 @@ import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import derived_seed, sha256_bytes
+from mini_kv.core.codes import Code
 from mini_kv.core.dtypes import ITEM_SIZE_BYTES
 from mini_kv.core.errors import InternalError
 from mini_kv.core.progress import Event, Progress
@@ -38,7 +39,6 @@ from mini_kv.correctness.rounds import RoundPlan, fixed_round, plan_rounds, seed
 from mini_kv.system.seats import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost
 
-NOT_MAKEABLE = "CASE_NOT_MAKEABLE"
 _REPLY_SLACK_BYTES = 64 << 20
 
 
@@ -119,12 +119,12 @@ def make_case(
             return fault or _Made(reply=made, payloads=answer.payloads)
         case p.Failed() as failed:
             return Finding(
-                code="CASE_NOT_MAKEABLE",
+                code=Code.CASE_NOT_MAKEABLE,
                 message=f"the card's input factory or reference raised {failed.code}: {failed.message}",
                 evidence=(failed.traceback,),
             )
         case other:
-            raise InternalError("PROTOCOL", f"the oracle answered MakeCase with {type(other).__name__}")
+            raise InternalError(Code.PROTOCOL, f"the oracle answered MakeCase with {type(other).__name__}")
 
 
 def _unusable(made: p.CaseMade) -> Finding | None:
@@ -133,7 +133,7 @@ def _unusable(made: p.CaseMade) -> Finding | None:
         return None
     what = f"a tensor of {strange[0]}" if strange else "no tensor"
     return Finding(
-        code="CASE_NOT_MAKEABLE",
+        code=Code.CASE_NOT_MAKEABLE,
         message=f"the card's reference returns {what}; allowed: {', '.join(ITEM_SIZE_BYTES)}",
     )
 
@@ -142,7 +142,7 @@ def _positive(subject: Subject, case: Case) -> CaseResult:
     dtype = case.params.get("dtype")
     if isinstance(dtype, str) and dtype not in subject.manifest.dtypes:
         finding = Finding(
-            code="DTYPE_NOT_CLAIMED",
+            code=Code.DTYPE_NOT_CLAIMED,
             message=f"the card demands {dtype}; the candidate's manifest claims only "
             f"{', '.join(subject.manifest.dtypes)}",
         )
@@ -194,7 +194,7 @@ def _forget(subject: Subject, case: Case, seed: str) -> None:
 def _round(subject: Subject, case: Case, plan: RoundPlan, made: _Made, before: Sequence[Round]) -> Round:
     if not made.reply.reference_within_tolerance:
         finding = Finding(
-            code="REFERENCE_OUTSIDE_TOLERANCE",
+            code=Code.REFERENCE_OUTSIDE_TOLERANCE,
             message="the reference at the working dtype misses the card's own tolerance against FP64: "
             "the case proves nothing",
         )
@@ -213,10 +213,12 @@ def _round(subject: Subject, case: Case, plan: RoundPlan, made: _Made, before: S
             )
         case p.Failed() as failed:
             return _round_record(
-                plan, Status.FAIL, (Finding(code="WORKER_FAILED", message=failed.message[:500]),)
+                plan, Status.FAIL, (Finding(code=Code.WORKER_FAILED, message=failed.message[:500]),)
             )
         case other:
-            finding = Finding(code="PROTOCOL_VIOLATION", message=f"unexpected answer {type(other).__name__}")
+            finding = Finding(
+                code=Code.PROTOCOL_VIOLATION, message=f"unexpected answer {type(other).__name__}"
+            )
             return _round_record(plan, Status.FAIL, (finding,))
 
 
@@ -247,7 +249,7 @@ def _call(subject: Subject, case: Case, plan: RoundPlan, made: _Made) -> Answer 
 
 
 def _lost(lost: Lost) -> Finding:
-    said = _last_words(lost.output) if lost.code == "CRASHED" else ""
+    said = _last_words(lost.output) if lost.code == Code.CRASHED else ""
     return Finding(
         code=lost.code,
         message=lost.message + (f"; its last words: {said[:200]!r}" if said else ""),
@@ -278,7 +280,7 @@ def _grade_ran(
     if blobs is None and findings:
         return _round_record(plan, Status.FAIL, tuple(findings))  # on another device there are no bytes
     if blobs is None or returned is None or zones is None:
-        finding = Finding(code="PROTOCOL_VIOLATION", message="the reply names payloads it does not carry")
+        finding = Finding(code=Code.PROTOCOL_VIOLATION, message="the reply names payloads it does not carry")
         return _round_record(plan, Status.FAIL, (finding,))
     places = Places(
         arguments=made.reply.arguments, names=parse_schema(subject.manifest.schema).argument_names
@@ -302,7 +304,7 @@ def _grade_ran(
     if plan.name == "repeat" and before and before[-1].output_sha256 != digests:
         findings.append(
             Finding(
-                code="NOT_DETERMINISTIC",
+                code=Code.NOT_DETERMINISTIC,
                 message="a second call on equal inputs gave other bytes: an element is unwritten, or the "
                 "result depends on chance",
             )
@@ -318,7 +320,7 @@ def _grade_ran(
     )
 
 
-_UNCOMPARABLE = {"WRONG_OUTPUT_COUNT", "WRONG_SHAPE", "WRONG_DTYPE"}
+_UNCOMPARABLE = frozenset(code for code in Code if code.facts.uncomparable)
 
 
 def _select(payloads: Sequence[bytearray], blobs: Sequence[int | None]) -> list[bytearray] | None:
@@ -338,9 +340,9 @@ def _compare(
         case p.Compared() as compared:
             return compared.numerics
         case p.Failed() as failed:
-            return Finding(code="NOT_COMPARABLE", message=failed.message[:500])
+            return Finding(code=Code.NOT_COMPARABLE, message=failed.message[:500])
         case other:
-            raise InternalError("PROTOCOL", f"the oracle answered Compare with {type(other).__name__}")
+            raise InternalError(Code.PROTOCOL, f"the oracle answered Compare with {type(other).__name__}")
 
 
 def _illegal(subject: Subject, case: Case, probe: Case | None) -> CaseResult:
@@ -355,7 +357,7 @@ def _illegal(subject: Subject, case: Case, probe: Case | None) -> CaseResult:
     elif isinstance(outcome.reply, p.Ran | p.Raised):
         record = _grade_illegal_reply(subject, case, plan, outcome.reply, probe)
     else:
-        code = outcome.reply.code if isinstance(outcome.reply, p.Failed) else "PROTOCOL_VIOLATION"
+        code = outcome.reply.code if isinstance(outcome.reply, p.Failed) else Code.PROTOCOL_VIOLATION
         text = outcome.reply.message if isinstance(outcome.reply, p.Failed) else "unexpected answer"
         record = _round_record(plan, Status.FAIL, (Finding(code=code, message=text[:500]),))
     finding = record.findings[0] if record.findings else None
@@ -370,7 +372,7 @@ def _grade_illegal_reply(
     findings = list(grade_illegal(case, reply))
     if isinstance(reply, p.Raised) and reply.device_lost:
         findings.append(
-            Finding(code="DEVICE_LOST", message="after the refused call the device no longer works")
+            Finding(code=Code.DEVICE_LOST, message="after the refused call the device no longer works")
         )
         subject.seat.retire()
     elif probe is not None:
@@ -393,7 +395,7 @@ def _still_usable(subject: Subject, probe: Case) -> tuple[Finding, ...]:
     reason = record.findings[0].message if record.findings else "the worker was replaced"
     return (
         Finding(
-            code="UNUSABLE_AFTER_ILLEGAL",
+            code=Code.UNUSABLE_AFTER_ILLEGAL,
             message=f"after the refused call, the legal case '{probe.id}' no longer passes in the same "
             f"process: {reason}",
         ),
@@ -433,4 +435,4 @@ def _result(
     )
 
 
-__all__ = ["NOT_MAKEABLE", "Subject", "make_case", "run_cases", "seed_text"]
+__all__ = ["Subject", "make_case", "run_cases", "seed_text"]

@@ -10,6 +10,7 @@ import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import fixed_seed
+from mini_kv.core.codes import Code, of_check
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.records.card import CandidateManifest, Case, CaseKind, Contract, DeviceKind, TaskCard
 from mini_kv.core.records.correctness import ContractCheck
@@ -172,7 +173,7 @@ def run_contract(
                 "autograd_claimed",
                 None,
                 Status.FAIL,
-                "AUTOGRAD_MISSING",
+                Code.AUTOGRAD_MISSING,
                 "the card demands gradients; the candidate's manifest says autograd: false",
                 0.0,
             )
@@ -195,7 +196,7 @@ def told_once(checks: Sequence[ContractCheck]) -> list[ContractCheck]:
             kept.append(check)
         else:
             message = f"not asked: {NO_FAKE}, as {told.name} on {told.case_id} says"
-            changes = {"status": Status.SKIPPED, "code": "NO_FAKE_KERNEL", "message": message}
+            changes = {"status": Status.SKIPPED, "code": Code.NO_FAKE_KERNEL, "message": message}
             kept.append(msgspec.structs.replace(check, **changes))
     return kept
 
@@ -220,7 +221,7 @@ def _ask(question: Question, manifest: CandidateManifest, seat: CandidateSeat) -
                 "dynamic_shapes",
                 case_id,
                 Status.SKIPPED,
-                "TOO_FEW_SIZES",
+                Code.TOO_FEW_SIZES,
                 "the card has no two core cases that differ in size only",
                 0.0,
             )
@@ -231,7 +232,7 @@ def _ask(question: Question, manifest: CandidateManifest, seat: CandidateSeat) -
                 "gradcheck",
                 case_id,
                 Status.FAIL,
-                "FLOAT64_NOT_CLAIMED",
+                Code.FLOAT64_NOT_CLAIMED,
                 "gradcheck needs float64 and the manifest does not claim it",
                 0.0,
             )
@@ -253,7 +254,7 @@ def _ask(question: Question, manifest: CandidateManifest, seat: CandidateSeat) -
 
 def without_answer(code: str) -> Status:
     """Return what a check is whose worker was lost with ``code``: where the judge hung up, nobody failed."""
-    return Status.UNVERIFIED if code == "ABANDONED" else Status.FAIL
+    return Status.UNVERIFIED if code == Code.ABANDONED else Status.FAIL
 
 
 def joined(samples: Sequence[Sample]) -> tuple[tuple[tuple[Argument, ...], ...], list[bytearray]]:
@@ -289,19 +290,18 @@ _PARTS = {
 def _grade(check: str, case_id: str, outcome: Answer, elapsed_s: float) -> list[ContractCheck]:
     if not isinstance(outcome.reply, p.ContractAnswer):
         text = outcome.reply.message if isinstance(outcome.reply, p.Failed) else "an unexpected answer"
-        return [_answer(check, case_id, Status.FAIL, "CHECK_FAILED_TO_RUN", text[:1000], elapsed_s)]
+        return [_answer(check, case_id, Status.FAIL, Code.CHECK_FAILED_TO_RUN, text[:1000], elapsed_s)]
     answers = outcome.reply.results
     graded: list[ContractCheck] = []
     for part in _PARTS.get(check, (check,)):
         if part not in answers:
             graded.append(
-                _answer(part, case_id, Status.FAIL, "UNANSWERED", "the worker gave no answer", elapsed_s)
+                _answer(part, case_id, Status.FAIL, Code.UNANSWERED, "the worker gave no answer", elapsed_s)
             )
         elif answers[part] is None:
             graded.append(_answer(part, case_id, Status.PASS, None, None, elapsed_s))
         else:
-            code = part.replace(".", "_").upper()
-            graded.append(_answer(part, case_id, Status.FAIL, code, answers[part], elapsed_s))
+            graded.append(_answer(part, case_id, Status.FAIL, of_check(part), answers[part], elapsed_s))
     return graded
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.dtypes import FLOATING, ITEM_SIZE_BYTES, DTypeName
 from mini_kv.core.records.card import Case, Tolerance
 from mini_kv.core.records.correctness import Numerics
@@ -52,13 +53,13 @@ def grade_inputs(
     if len(sent) != len(returned):
         return (
             Finding(
-                code="INPUTS_NOT_RETURNED",
+                code=Code.INPUTS_NOT_RETURNED,
                 message=f"{len(returned)} input storages came back; {len(sent)} were sent",
             ),
         )
     return tuple(
         Finding(
-            code="INPUT_MUTATED",
+            code=Code.INPUT_MUTATED,
             message=f"the call wrote to {places.storage(position)}, first at "
             f"{places.byte(position, _first_difference(before, after))}; a functional operator writes to no "
             "input",
@@ -72,7 +73,7 @@ def grade_altered(altered: Sequence[p.Altered], places: Places = NOWHERE) -> tup
     """Say which arguments are other tensors than they were, though their bytes may be the same."""
     return tuple(
         Finding(
-            code="INPUT_MUTATED",
+            code=Code.INPUT_MUTATED,
             message=f"the call left {places.argument(one.argument)} with another {' and '.join(one.traits)}; "
             "a functional operator leaves its inputs as they are",
         )
@@ -91,14 +92,14 @@ def grade_guards(
     if len(sent) != len(zones):
         return (
             Finding(
-                code="GUARDS_NOT_RETURNED",
+                code=Code.GUARDS_NOT_RETURNED,
                 message=f"{len(zones)} guard zones came back; there are {len(sent)} input storages",
             ),
         )
     filled = bytes([pattern]) * (2 * GUARD_BYTES)
     findings = [
         Finding(
-            code="OUT_OF_BOUNDS_WRITE",
+            code=Code.OUT_OF_BOUNDS_WRITE,
             message=f"the call wrote beside the storage of {places.storage(position)}: "
             f"{_place(_first_difference(filled, zone), len(memoryview(storage).cast('B')))}",
         )
@@ -108,7 +109,7 @@ def grade_guards(
     if stray_writes:
         findings.append(
             Finding(
-                code="OUT_OF_BOUNDS_WRITE",
+                code=Code.OUT_OF_BOUNDS_WRITE,
                 message=f"the call wrote to {stray_writes} blocks of memory that it was not given; they lay "
                 "beside the memory of its outputs",
             )
@@ -147,7 +148,7 @@ def grade_numerics(
     first = numerics.first_mismatches[0]
     return (
         Finding(
-            code="WRONG_VALUES",
+            code=Code.WRONG_VALUES,
             message=f"{numerics.mismatch_count} of {numerics.element_count} elements are wrong; the first at "
             f"{list(first.index)}: expected {first.expected}, got {first.actual} ({dtype}: {bound})",
         ),
@@ -168,7 +169,7 @@ def in_gradients(finding: Finding, numerics: Numerics, places: Places) -> Findin
         f"the gradient of {whose} is wrong{alone}: of the elements of all gradients, {finding.message}, "
         "relative to the largest element and eight times wider"
     )
-    return Finding(code="WRONG_GRADIENTS", message=message, evidence=finding.evidence)
+    return Finding(code=Code.WRONG_GRADIENTS, message=message, evidence=finding.evidence)
 
 
 # What the worker raises for a formula that does what none may; one that raises it itself has failed as well.
@@ -178,19 +179,19 @@ _GRADIENT_FAULT = "GradientFault"
 def grade_raised(mode: p.CallMode, raised: p.Raised) -> Finding:
     """Say what the exception of a legal call says against the candidate."""
     if mode == "gradients" and raised.types[0] == _GRADIENT_FAULT:
-        return Finding(code="WRONG_GRADIENTS", message=raised.message[:500])
-    return Finding(code="RAISED", message=f"the call raised {raised.types[0]}: {raised.message[:500]}")
+        return Finding(code=Code.WRONG_GRADIENTS, message=raised.message[:500])
+    return Finding(code=Code.RAISED, message=f"the call raised {raised.types[0]}: {raised.message[:500]}")
 
 
 def grade_illegal(case: Case, reply: p.Ran | p.Raised) -> tuple[Finding, ...]:
     """Compare what an illegal call did with what the card says it must raise."""
     wanted = case.raises
     if wanted is None:
-        return (Finding(code="NO_EXPECTATION", message="the card states no exception for this case"),)
+        return (Finding(code=Code.NO_EXPECTATION, message="the card states no exception for this case"),)
     if isinstance(reply, p.Ran):
         return (
             Finding(
-                code="ILLEGAL_INPUT_ACCEPTED",
+                code=Code.ILLEGAL_INPUT_ACCEPTED,
                 message=f"the call returned a result; the card demands {wanted.exception} "
                 f"with '{wanted.message}'",
             ),
@@ -199,7 +200,7 @@ def grade_illegal(case: Case, reply: p.Ran | p.Raised) -> tuple[Finding, ...]:
     if wanted.exception not in reply.types:
         found.append(
             Finding(
-                code="WRONG_EXCEPTION",
+                code=Code.WRONG_EXCEPTION,
                 message=f"the call raised {reply.types[0]}; the card demands {wanted.exception}"
                 + (f": {reply.message.splitlines()[0][:200]!r}" if reply.message.strip() else ""),
             )
@@ -207,7 +208,7 @@ def grade_illegal(case: Case, reply: p.Ran | p.Raised) -> tuple[Finding, ...]:
     if wanted.message not in reply.message:
         found.append(
             Finding(
-                code="WRONG_MESSAGE",
+                code=Code.WRONG_MESSAGE,
                 message=f"the message lacks '{wanted.message}': {reply.message.splitlines()[0][:200]!r}"
                 if reply.message
                 else f"the message lacks '{wanted.message}': it is empty",

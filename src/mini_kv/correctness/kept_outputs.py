@@ -8,6 +8,7 @@ import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.codes import Code
 from mini_kv.core.dtypes import ITEM_SIZE_BYTES
 from mini_kv.core.records.card import Case
 from mini_kv.core.records.correctness import Round
@@ -36,7 +37,9 @@ def look_again(seat: CandidateSeat, case: Case, rounds: Sequence[Round], timeout
         return _fail(rounds, len(rounds) - 1, Finding(code=outcome.code, message=outcome.message))
     digests = [sha256_bytes(payload) for payload in outcome.payloads]
     if not isinstance(outcome.reply, p.Recalled) or len(digests) != sum(len(r.output_sha256) for r in rounds):
-        missing = Finding(code="OUTPUTS_NOT_KEPT", message="the worker did not give the kept outputs again")
+        missing = Finding(
+            code=Code.OUTPUTS_NOT_KEPT, message="the worker did not give the kept outputs again"
+        )
         return _fail(rounds, len(rounds) - 1, missing)
     first = 0
     for position, one in enumerate(rounds):
@@ -49,7 +52,7 @@ def look_again(seat: CandidateSeat, case: Case, rounds: Sequence[Round], timeout
 
 def _changed(one: Round) -> Finding:
     return Finding(
-        code="OUTPUT_CHANGED_LATER",
+        code=Code.OUTPUT_CHANGED_LATER,
         message=f"the result of the {one.name} round was right when it was returned and is another now: "
         "a later call, or work that was still going on, wrote to it",
     )

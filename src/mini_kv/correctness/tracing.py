@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.records.card import CandidateManifest, TaskCard
 from mini_kv.core.records.correctness import CallTrace, ContractCheck
 from mini_kv.core.records.results import Finding, Status
@@ -58,7 +59,7 @@ def _trace(
     kernels: bool,
     last: bool,
 ) -> tuple[CallTrace | None, Finding]:
-    untraced = Finding(code="NOT_TRACED", message="no call could be traced")
+    untraced = Finding(code=Code.NOT_TRACED, message="no call could be traced")
     fault = load() if samples else untraced
     if fault is not None:
         return None, fault
@@ -75,7 +76,7 @@ def _trace(
     if isinstance(outcome.reply, p.CallsTraced):
         return outcome.reply.trace, untraced
     if isinstance(outcome.reply, p.Failed):
-        untraced = Finding(code="NOT_TRACED", message=outcome.reply.message[:500])
+        untraced = Finding(code=Code.NOT_TRACED, message=outcome.reply.message[:500])
     return None, untraced
 
 

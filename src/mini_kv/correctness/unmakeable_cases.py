@@ -8,11 +8,12 @@ import msgspec
 
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import fixed_seed
+from mini_kv.core.codes import Code
 from mini_kv.core.records.card import CaseKind
 from mini_kv.core.records.correctness import CaseResult
 from mini_kv.core.records.results import Finding, Status
 from mini_kv.core.time_limits import FORGET_TIMEOUT_S
-from mini_kv.correctness.cases import NOT_MAKEABLE, Subject, make_case, seed_text
+from mini_kv.correctness.cases import Subject, make_case, seed_text
 from mini_kv.system.seats import CandidateSeat
 
 
@@ -25,12 +26,12 @@ def confirm_invalid(
     counted against nobody. ``beside`` is the contract worker, where there is one: it has nothing more to do.
     Raises ``InternalError`` when the oracle is lost.
     """
-    if not any(case.code == NOT_MAKEABLE for case in cases):
+    if not any(case.code == Code.CASE_NOT_MAKEABLE for case in cases):
         return tuple(cases)
     if beside is not None:
         beside.close()
     subject.seat.retire()
-    return tuple(_confirmed(subject, case) if case.code == NOT_MAKEABLE else case for case in cases)
+    return tuple(_confirmed(subject, case) if case.code == Code.CASE_NOT_MAKEABLE else case for case in cases)
 
 
 def _confirmed(subject: Subject, result: CaseResult) -> CaseResult:
@@ -46,7 +47,7 @@ def _confirmed(subject: Subject, result: CaseResult) -> CaseResult:
     return msgspec.structs.replace(
         result,
         status=Status.FAIL,
-        code="ORACLE_HINDERED",
+        code=Code.ORACLE_HINDERED,
         message="the oracle could make this case only once the candidate's processes had ended: they left it "
         "no room",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mini_kv.compiler.snapshot import Snapshot
+from mini_kv.core.codes import Code, Fault
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.records.build import Build
 from mini_kv.core.records.card import SCHEMA_VERSION, Case
@@ -16,7 +17,6 @@ from mini_kv.profiling.ncu import Capture, ProfileArchive
 from mini_kv.run import RunInputs
 
 # What a failure means to the caller: the environment's, the build's, the candidate's, or the capture's.
-_ENVIRONMENT_CODES = frozenset({"DEVICE_BUSY", "NCU_MISSING", "NCU_NO_PERMISSION"})
 _STAGE_CODES: dict[Stage, ExitCode] = {
     "profiler": ExitCode.CONFIGURATION,
     "build": ExitCode.COMPILATION,
@@ -60,6 +60,14 @@ class Stop(Exception):
         self.finding = finding
 
 
+def _of_the_machine(failure: Finding, stage: Stage) -> bool:
+    # In the other stages a code may come out of the candidate's process, which can name any.
+    code = Code.named(failure.code) if stage in ("profiler", "capture") else None
+    if code is None:
+        return False
+    return code.facts.fault is Fault.MACHINE and code.facts.exit_code is ExitCode.CONFIGURATION
+
+
 def add_files(inputs: Inputs, evidence: Evidence, archive: ProfileArchive) -> None:
     """Write everything but ``profile.json`` into the archive."""
     archive.add_json("task_card.json", inputs.run.card.card)
@@ -81,7 +89,7 @@ def add_files(inputs: Inputs, evidence: Evidence, archive: ProfileArchive) -> No
 def make_record(inputs: Inputs, evidence: Evidence, archive: ProfileArchive, elapsed_s: float) -> Profile:
     """Return the record of a run, passed or failed, with the exit code that it means."""
     card, manifest, failure = inputs.run.card.card, inputs.run.manifest.manifest, evidence.failure
-    environmental = failure is not None and failure.code in _ENVIRONMENT_CODES
+    environmental = failure is not None and _of_the_machine(failure, evidence.stage)
     status = Status.PASS if failure is None else Status.ERROR if environmental else Status.FAIL
     code = ExitCode.ACCEPTED
     if failure is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from mini_kv import task_card
 from mini_kv.compiler.snapshot import read_candidate
 from mini_kv.core.canonical import fixed_seed
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.records.build import Build
@@ -106,7 +107,7 @@ def _run_stages(request: ProfileRequest, inputs: Inputs, evidence: Evidence, pro
 def _read_inputs(request: ProfileRequest) -> Inputs:
     if request.device == "cuda" and not read_gpus(os.environ).gpus:
         raise ConfigurationError(
-            "GPU_MISSING", "A profile is of a GPU's kernel, and no GPU with a driver is visible here."
+            Code.GPU_MISSING, "A profile is of a GPU's kernel, and no GPU with a driver is visible here."
         )
     run = read_inputs(
         task=request.task,
@@ -133,7 +134,7 @@ def _case(card: task_card.LoadedCard, case_id: str | None) -> Case:
             return case
     timed = ", ".join(card.card.benchmark.case_ids)
     raise ConfigurationError(
-        "CASE_UNKNOWN",
+        Code.CASE_UNKNOWN,
         f"{card.path} has no legal case '{wanted}'; allowed are its {len(legal)} legal cases, "
         f"{timed} among them.",
     )
@@ -142,12 +143,12 @@ def _case(card: task_card.LoadedCard, case_id: str | None) -> Case:
 def _demand_built(inputs: Inputs, build: Build) -> None:
     if build.source_sha256 != inputs.snapshot.sha256:
         raise ConfigurationError(
-            "SOURCES_CHANGED", f"Files in {inputs.run.manifest.folder} changed while they were being read."
+            Code.SOURCES_CHANGED, f"Files in {inputs.run.manifest.folder} changed while they were being read."
         )
     if build.status is not Status.PASS:
         raise Stop(
             Finding(
-                code=build.code or "BUILD_FAILED",
+                code=build.code or Code.BUILD_FAILED,
                 message=build.message or "The candidate does not build.",
                 evidence=(build.first_error,) if build.first_error else (),
             )
@@ -158,7 +159,7 @@ def _demand_passed(result: CaseResult) -> None:
     if result.status is Status.PASS:
         return
     message = f"Case '{result.case_id}' is not correct, so its profile would mean nothing: {result.message}"
-    raise Stop(Finding(code=result.code or "CASE_FAILED", message=message))
+    raise Stop(Finding(code=result.code or Code.CASE_FAILED, message=message))
 
 
 def _analyse(inputs: Inputs, capture: Capture) -> KernelFacts:

@@ -15,6 +15,7 @@ import msgspec
 import mini_kv
 from mini_kv import compiler
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import InternalError
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.records.build import Build
@@ -85,7 +86,7 @@ class Crew:
         with exclusive_lock(device_lock(inputs.run.device, inputs.run.gpus), CAPTURE_LOCK_TIMEOUT_S) as held:
             if not held:
                 message = f"Another measurement held the device for more than {CAPTURE_LOCK_TIMEOUT_S:g} s."
-                raise Stop(Finding(code="DEVICE_BUSY", message=message))
+                raise Stop(Finding(code=Code.DEVICE_BUSY, message=message))
             progress(Event(stage="profile", done=1, total=3, detail=f"Nsight Compute {ncu.version}"))
             return capture(capture_request(inputs, build, ncu, self.scratch / "capture"))
 
@@ -96,7 +97,7 @@ class Crew:
             timeout_s=CASE_TIMEOUT_S,
         ).reply
         if not isinstance(made, p.CaseMade):
-            raise InternalError("ORACLE", f"the oracle cannot make case '{inputs.case.id}' again: {made}")
+            raise InternalError(Code.ORACLE, f"the oracle cannot make case '{inputs.case.id}' again: {made}")
         if len(outputs) != len(made.expected):
             raise Stop(_wrong_output(f"left {len(outputs)} outputs where {len(made.expected)} are expected"))
         specs = tuple(_spec(number, expected) for number, expected in enumerate(made.expected))
@@ -124,7 +125,7 @@ def _spec(number: int, expected: p.ExpectedOutput) -> OutputSpec:
 
 
 def _wrong_output(what: str) -> Finding:
-    return Finding(code="PROFILED_OUTPUT_WRONG", message=f"The profiled call {what}.")
+    return Finding(code=Code.PROFILED_OUTPUT_WRONG, message=f"The profiled call {what}.")
 
 
 @contextmanager
@@ -146,7 +147,7 @@ def capture_request(inputs: Inputs, build: Build, ncu: Ncu, scratch: Path) -> Ca
     scratch.mkdir()
     root, manifest = inputs.run.root, inputs.run.manifest.manifest
     if build.library is None or build.library_sha256 is None:
-        raise InternalError("BUILD", "a build that passed names no library")
+        raise InternalError(Code.BUILD, "a build that passed names no library")
     sources = compiler.logs_folder(root, build) / "sources"
     return CaptureRequest(
         ncu=ncu,

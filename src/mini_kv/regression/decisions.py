@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.record import Record
 from mini_kv.core.records.benchmark import Benchmark
 from mini_kv.core.records.card import SCHEMA_VERSION
 from mini_kv.core.records.environment import Environment
 from mini_kv.core.records.regression import CaseComparison, Decision, Regression
-
-NEEDS_CONFIRMATION = "NEEDS_CONFIRMATION"
-REFERENCE_MOVED = "REFERENCE_MOVED"
 
 # The first of these that any case has is the decision of the whole.
 _GRAVEST_FIRST = (
@@ -86,12 +84,12 @@ def exit_code(regression: Regression) -> ExitCode:
 
 def needs_confirmation(regression: Regression) -> tuple[str, ...]:
     """Return the cases that a second, independent batch in fresh processes must decide."""
-    return tuple(case.case_id for case in regression.cases if case.code == NEEDS_CONFIRMATION)
+    return tuple(case.case_id for case in regression.cases if case.code == Code.NEEDS_CONFIRMATION)
 
 
 def needs_retiming(regression: Regression) -> tuple[str, ...]:
     """Return the cases whose reference moved: a second batch in fresh processes may show it still."""
-    return tuple(case.case_id for case in regression.cases if case.code == REFERENCE_MOVED)
+    return tuple(case.case_id for case in regression.cases if case.code == Code.REFERENCE_MOVED)
 
 
 def conclude(
@@ -118,7 +116,7 @@ def sum_up(cases: tuple[CaseComparison, ...], baseline: str | None, sha256: str 
     """Return the gravest of the cases' decisions, with the reasons of those that share it."""
     if not cases:
         message = "The baseline times no case, so nothing was compared."
-        return conclude(Decision.INCONCLUSIVE, "NO_CASES", message, cases, baseline, sha256)
+        return conclude(Decision.INCONCLUSIVE, Code.NO_CASES, message, cases, baseline, sha256)
     gravest = min((case.decision for case in cases), key=_GRAVEST_FIRST.index)
     deciding = [case for case in cases if case.decision is gravest]
     shown = "; ".join(f"{case.case_id}: {case.message.rstrip('.')}" for case in deciding[:3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
+from mini_kv.core.codes import Code, in_confirmation
 from mini_kv.core.records.attempt import Baseline
 from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase, Series
 from mini_kv.core.records.card import DeviceKind
@@ -12,8 +13,6 @@ from mini_kv.core.records.environment import Environment
 from mini_kv.core.records.regression import CaseComparison, Decision, Regression
 from mini_kv.core.rules.quality import judge_quality
 from mini_kv.regression.decisions import (
-    NEEDS_CONFIRMATION,
-    REFERENCE_MOVED,
     CurrentMeasurement,
     Policy,
     conclude,
@@ -28,7 +27,7 @@ class _Reading(NamedTuple):
     p95_ratio: float
     reference_ratio: float
     over: bool
-    trouble: tuple[str, str] | None
+    trouble: tuple[Code, str] | None
 
 
 _NOTHING_READ = _Reading(math.nan, math.nan, math.nan, True, None)
@@ -54,14 +53,14 @@ def decide(
     closed: NaN is slower.
     """
     if baseline is None:
-        return conclude(Decision.NO_BASELINE, "NO_BASELINE", "No baseline was given to compare with.", ())
+        return conclude(Decision.NO_BASELINE, Code.NO_BASELINE, "No baseline was given to compare with.", ())
     named = (baseline_name or baseline.attempt.attempt_id, baseline_sha256)
     if differences := _differences(current, baseline):
         message = f"Not comparable with the baseline: {'; '.join(text for _, text in differences)}."
         return conclude(Decision.INCOMPARABLE, differences[0][0], message, (), *named)
     if current.benchmark is None:
         message = "Nothing was timed, so nothing can be compared."
-        return conclude(Decision.INCONCLUSIVE, "NOT_TIMED", message, (), *named)
+        return conclude(Decision.INCONCLUSIVE, Code.NOT_TIMED, message, (), *named)
     cases = compare_benchmarks(current.benchmark, baseline.benchmark, policy, confirmation, retimed)
     return sum_up(cases, *named)
 
@@ -74,12 +73,17 @@ def why_incomparable(current: CurrentMeasurement, baseline: Baseline) -> str | N
     return "; ".join(text for _, text in _differences(current, baseline)) or None
 
 
-def _differences(current: CurrentMeasurement, baseline: Baseline) -> list[tuple[str, str]]:
+def _differences(current: CurrentMeasurement, baseline: Baseline) -> list[tuple[Code, str]]:
     then = baseline.attempt
     pairs = (
-        ("DIFFERENT_TASK", "task id", current.task_id, then.task_id),
-        ("DIFFERENT_OPERATOR_VERSION", "operator version", current.operator_version, then.operator_version),
-        ("DIFFERENT_SUITE", "suite hash", current.suite_sha256[:12], then.suite_sha256[:12]),
+        (Code.DIFFERENT_TASK, "task id", current.task_id, then.task_id),
+        (
+            Code.DIFFERENT_OPERATOR_VERSION,
+            "operator version",
+            current.operator_version,
+            then.operator_version,
+        ),
+        (Code.DIFFERENT_SUITE, "suite hash", current.suite_sha256[:12], then.suite_sha256[:12]),
     )
     full = (current.suite_sha256 == then.suite_sha256, current.environment_key == then.environment_key)
     differences = [
@@ -88,13 +92,13 @@ def _differences(current: CurrentMeasurement, baseline: Baseline) -> list[tuple[
         if now != before or (what == "suite hash" and not full[0])
     ]
     if current.environment_key is None or then.environment_key is None:
-        differences.append(("NO_ENVIRONMENT", "the environment is not known on both sides"))
+        differences.append((Code.NO_ENVIRONMENT, "the environment is not known on both sides"))
     elif not full[1]:
         details = _environment_details(current.environment, baseline.environment)
-        differences.append(("DIFFERENT_ENVIRONMENT", f"the environment key differs ({details})"))
+        differences.append((Code.DIFFERENT_ENVIRONMENT, f"the environment key differs ({details})"))
     if current.benchmark is not None and current.benchmark.device != baseline.benchmark.device:
         text = f"timed on {current.benchmark.device}, the baseline on {baseline.benchmark.device}"
-        differences.append(("DIFFERENT_DEVICE", text))
+        differences.append((Code.DIFFERENT_DEVICE, text))
     return differences
 
 
@@ -148,7 +152,7 @@ def compare_benchmarks(
     ]
     message = "The baseline has no such case."
     compared += [
-        _case(name, Decision.INCOMPARABLE, "CASE_NOT_IN_BASELINE", message, _NOTHING_READ)
+        _case(name, Decision.INCOMPARABLE, Code.CASE_NOT_IN_BASELINE, message, _NOTHING_READ)
         for name in current
         if name not in planned
     ]
@@ -163,7 +167,7 @@ def _read_still(
     policy: Policy,
 ) -> _Reading:
     reading = _read(now, then, device, policy)
-    if fresh is None or reading.trouble is None or reading.trouble[0] != REFERENCE_MOVED:
+    if fresh is None or reading.trouble is None or reading.trouble[0] != Code.REFERENCE_MOVED:
         return reading
     other = _read(fresh, then, device, policy)
     if other.trouble is None:
@@ -174,9 +178,9 @@ def _read_still(
 
 def _read(now: BenchmarkCase | None, then: BenchmarkCase, device: DeviceKind, policy: Policy) -> _Reading:
     if now is None or now.candidate is None or now.reference is None:
-        return _NOTHING_READ._replace(trouble=("CASE_NOT_TIMED", "the case was not timed"))
+        return _NOTHING_READ._replace(trouble=(Code.CASE_NOT_TIMED, "the case was not timed"))
     if then.candidate is None or then.reference is None:
-        return _NOTHING_READ._replace(trouble=("BASELINE_NOT_TIMED", "the baseline did not time the case"))
+        return _NOTHING_READ._replace(trouble=(Code.BASELINE_NOT_TIMED, "the baseline did not time the case"))
     p50_ratio, shift_us = _net_ratio(now.candidate, then.candidate, policy)
     # What two processes of the same code differ by is no slowdown, however short the kernel.
     least_us = policy.min_p50_shift_us if device == "cuda" else 0.0
@@ -194,11 +198,11 @@ def _read(now: BenchmarkCase | None, then: BenchmarkCase, device: DeviceKind, po
     if findings or not now.stable:
         reasons = (*findings, *now.findings)
         why = reasons[0].message.rstrip(".") if reasons else "the case was marked unstable"
-        return reading._replace(trouble=("UNSTABLE", f"the times are unstable ({why})"))
+        return reading._replace(trouble=(Code.UNSTABLE, f"the times are unstable ({why})"))
     shift = policy.max_reference_shift
     if not 1.0 - shift <= reference_ratio <= 1.0 + shift and not abs(moved_us) < least_us:
         why = f"the reference itself runs at {reference_ratio:.3f} of its baseline time (limit {shift:.0%})"
-        return reading._replace(trouble=("REFERENCE_MOVED", why))
+        return reading._replace(trouble=(Code.REFERENCE_MOVED, why))
     return reading
 
 
@@ -244,21 +248,21 @@ def _compare_case(name: str, first: _Reading, second: _Reading | None, policy: P
     if second is None:
         if over_first:
             message = f"{took} (limit {limit:.2f}); a second, independent batch must confirm it."
-            return _case(name, Decision.INCONCLUSIVE, NEEDS_CONFIRMATION, message, first)
+            return _case(name, Decision.INCONCLUSIVE, Code.NEEDS_CONFIRMATION, message, first)
         return _compare_within(name, took, first, second, policy)
     if second.trouble is not None:
         if not over_first:
             return _compare_within(name, took, first, second, policy)
         code, why = second.trouble
         message = f"{took} (limit {limit:.2f}), but the second batch cannot confirm it: {why}."
-        return _case(name, Decision.INCONCLUSIVE, f"CONFIRMATION_{code}", message, first, second)
+        return _case(name, Decision.INCONCLUSIVE, in_confirmation(code), message, first, second)
     over_second = second.over
     both = f"{took}, {second.p50_ratio:.3f} in the second batch (limit {limit:.2f})"
     if over_first and over_second:
-        return _case(name, Decision.FAIL, "P50_SLOWER", f"{both}: slower in both.", first, second)
+        return _case(name, Decision.FAIL, Code.P50_SLOWER, f"{both}: slower in both.", first, second)
     if over_first or over_second:
         message = f"{both}: slower in one of two."
-        return _case(name, Decision.PASS_WITH_WARNING, "P50_SLOWER_ONCE", message, first, second)
+        return _case(name, Decision.PASS_WITH_WARNING, Code.P50_SLOWER_ONCE, message, first, second)
     return _compare_within(name, took, first, second, policy)
 
 
@@ -268,10 +272,10 @@ def _compare_within(
     limit = 1.0 + policy.max_p95_slowdown
     if not first.p95_ratio <= limit:
         message = f"P95 is {first.p95_ratio:.3f} of the baseline's (limit {limit:.2f}); {took}."
-        return _case(name, Decision.PASS_WITH_WARNING, "P95_SLOWER", message, first, second)
+        return _case(name, Decision.PASS_WITH_WARNING, Code.P95_SLOWER, message, first, second)
     if first.p50_ratio < 1.0 - policy.max_p50_slowdown:
-        return _case(name, Decision.PASS, "FASTER", f"{took}: faster.", first, second)
-    return _case(name, Decision.PASS, "WITHIN_LIMITS", f"{took}.", first, second)
+        return _case(name, Decision.PASS, Code.FASTER, f"{took}: faster.", first, second)
+    return _case(name, Decision.PASS, Code.WITHIN_LIMITS, f"{took}.", first, second)
 
 
 def _case(

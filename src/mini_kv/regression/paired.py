@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from mini_kv.core.codes import Code
 from mini_kv.core.records.regression import CaseComparison, Decision, PairedTest, Regression
 from mini_kv.core.rules import student_t
 from mini_kv.core.rules.statistics import mean, std
-from mini_kv.regression.decisions import NEEDS_CONFIRMATION, REFERENCE_MOVED, Policy, sum_up
+from mini_kv.regression.decisions import Policy, sum_up
 
 # exp() of more than this overflows; a bound that wide says nothing anyway.
 _MAX_LOG_RATIO = 700.0
@@ -116,7 +117,10 @@ def wants_pairs(regression: Regression) -> tuple[str, ...]:
         case.case_id
         for case in regression.cases
         if case.decision in judged
-        or (case.decision is Decision.INCONCLUSIVE and case.code in (NEEDS_CONFIRMATION, REFERENCE_MOVED))
+        or (
+            case.decision is Decision.INCONCLUSIVE
+            and case.code in (Code.NEEDS_CONFIRMATION, Code.REFERENCE_MOVED)
+        )
     )
 
 
@@ -193,7 +197,7 @@ def _without_pairs(case: CaseComparison, why: str) -> CaseComparison:
         return case
     message = f"The paired test could not be made ({why}). {case.message}"
     return msgspec.structs.replace(
-        case, decision=Decision.PASS_WITH_WARNING, code="PAIRS_UNUSABLE", message=message
+        case, decision=Decision.PASS_WITH_WARNING, code=Code.PAIRS_UNUSABLE, message=message
     )
 
 
@@ -216,12 +220,12 @@ def _with_pairs(case: CaseComparison, test: _Test, adjusted: float, policy: Poli
         f"({1.0 - 2.0 * policy.paired_alpha:.0%} interval {lower - 1.0:+.1%} to {upper - 1.0:+.1%}, "
         f"adjusted p {adjusted:.2g})"
     )
-    if case.code == REFERENCE_MOVED:
+    if case.code == Code.REFERENCE_MOVED:
         message = (
             f"{case.message} Beside the baseline's own code, which the gate does not judge by: {figures}."
         )
         return msgspec.structs.replace(case, message=message)
-    if not (passed or case.code == NEEDS_CONFIRMATION):
+    if not (passed or case.code == Code.NEEDS_CONFIRMATION):
         return case
     decision, code, took = _judge(case, paired, adjusted < test.alpha, policy)
     message = f"{took} {figures}. {case.message}" if took else case.message
@@ -233,12 +237,16 @@ def _judge(
 ) -> tuple[Decision, str, str]:
     limit = 1.0 + policy.max_p50_slowdown
     batches_over = sum(not ratio <= limit for ratio in paired.set_ratios)
-    batches_over += case.code == NEEDS_CONFIRMATION
+    batches_over += case.code == Code.NEEDS_CONFIRMATION
     confirmed = not paired.set_ratios[-1] <= limit and not paired.ratio <= limit
     if significant and (batches_over >= 2 or (len(paired.set_ratios) > 1 and confirmed)):
-        return Decision.FAIL, "PAIRED_P50_SLOWER", "Slower beside the baseline's own code:"
+        return Decision.FAIL, Code.PAIRED_P50_SLOWER, "Slower beside the baseline's own code:"
     if significant and _worth_reporting(paired.ratio, policy):
-        return Decision.SLOWER, "PAIRED_SLOWER", "Slower:"
-    if case.code == NEEDS_CONFIRMATION:
-        return Decision.PASS_WITH_WARNING, "P50_SLOWER_ONCE", "Not confirmed beside the baseline's own code:"
+        return Decision.SLOWER, Code.PAIRED_SLOWER, "Slower:"
+    if case.code == Code.NEEDS_CONFIRMATION:
+        return (
+            Decision.PASS_WITH_WARNING,
+            Code.P50_SLOWER_ONCE,
+            "Not confirmed beside the baseline's own code:",
+        )
     return case.decision, case.code, ""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mini_kv import task_card
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.progress import Progress
 from mini_kv.core.records.attempt import Baseline
@@ -58,5 +59,5 @@ def _unpacked(baseline: Baseline, scratch: Path) -> task_card.LoadedManifest:
 
 def _missing(why: str) -> Finding:
     return Finding(
-        code="BASELINE_NOT_REBUILT", message=f"the baseline's sources cannot be built here: {why[:500]}"
+        code=Code.BASELINE_NOT_REBUILT, message=f"the baseline's sources cannot be built here: {why[:500]}"
     )

@@ -11,6 +11,7 @@ import msgspec
 
 from mini_kv import benchmark, compiler, correctness
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code, while_loading
 from mini_kv.core.errors import ConfigurationError, InternalError
 from mini_kv.core.records.build import Build
 from mini_kv.core.records.results import Finding
@@ -153,21 +154,21 @@ def load_fault(seat: CandidateSeat, inputs: RunInputs, build: Build) -> Finding 
     """
     greeting = seat.greet()
     if isinstance(greeting, p.Failed):
-        raise ConfigurationError("DEVICE_UNUSABLE", f"{greeting.code}: {greeting.message}")
+        raise ConfigurationError(Code.DEVICE_UNUSABLE, f"{greeting.code}: {greeting.message}")
     if isinstance(greeting, Lost):
         raise InternalError(
-            "WORKER_LOST", f"a worker did not start: {greeting.message} {greeting.output[-500:]}"
+            Code.WORKER_LOST, f"a worker did not start: {greeting.message} {greeting.output[-500:]}"
         )
     loaded = seat.load(_load_request(inputs, build))
     if isinstance(loaded, Lost):
         return Finding(
-            code=f"LOAD_{loaded.code}",
+            code=while_loading(loaded.code),
             message=f"while the library was opened, {loaded.message}",
             evidence=(loaded.output[-4000:],),
         )
     if isinstance(loaded, p.Failed):
         message = loaded.message
-        if loaded.code == "LIBRARY_DOES_NOT_LOAD":
+        if loaded.code == Code.LIBRARY_DOES_NOT_LOAD:
             message = compiler.explain_load_error(message)
         return Finding(code=loaded.code, message=message)
     return _registration_fault(loaded, inputs)
@@ -199,16 +200,16 @@ def _registration_fault(loaded: p.CandidateLoaded, inputs: RunInputs) -> Finding
         if not loaded.kernels.get(key) and not composite:
             if backend == "meta":  # torch.library.register_fake registers a Meta kernel too
                 message = f"the manifest names backend meta, but {no_fake(manifest.dispatcher)}"
-                return Finding(code="NO_FAKE_KERNEL", message=message)
+                return Finding(code=Code.NO_FAKE_KERNEL, message=message)
             return Finding(
-                code="NOT_REGISTERED_FOR_DEVICE",
+                code=Code.NOT_REGISTERED_FOR_DEVICE,
                 message=f"'{manifest.dispatcher}' has no kernel for dispatch key {key}"
                 + ("" if backend == inputs.device else f", although the manifest names backend {backend}"),
             )
     claimed, found = _normal_schema(manifest.schema), _normal_schema(loaded.schema)
     if claimed != found:
         return Finding(
-            code="SCHEMA_DIFFERS",
+            code=Code.SCHEMA_DIFFERS,
             message=f"the operator's schema is '{loaded.schema}'; the manifest says '{manifest.schema}'",
         )
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from mini_kv import __version__
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.records.card import SCHEMA_VERSION, DeviceKind
 from mini_kv.core.records.environment import Environment, ToolFact, environment_key
@@ -32,9 +33,9 @@ def environment(
     """
     torch = toolchain.torch
     if torch is None:
-        raise ConfigurationError("TORCH_MISSING", "PyTorch was not found: install torch 2.11 or newer.")
+        raise ConfigurationError(Code.TORCH_MISSING, "PyTorch was not found: install torch 2.11 or newer.")
     if device == "cuda" and not gpus.gpus:
-        raise ConfigurationError("GPU_MISSING", "No GPU is visible here: use --device cpu.")
+        raise ConfigurationError(Code.GPU_MISSING, "No GPU is visible here: use --device cpu.")
     host = host or host_facts()
     described = Environment(
         schema_version=SCHEMA_VERSION,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mini_kv import benchmark, task_card
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.records.card import Case, CaseKind, DeviceKind, DeviceRequest
 from mini_kv.core.records.environment import Environment
@@ -102,7 +103,7 @@ def _cage(device: DeviceKind, root: Path, archive: Path, wanted: IsolationLevel)
     cage = build_cage(device, import_path(root), (root, archive.absolute()))
     if not cage.isolation.level.reaches(wanted):
         raise ConfigurationError(
-            "ISOLATION_TOO_WEAK",
+            Code.ISOLATION_TOO_WEAK,
             f"isolation level '{wanted.value}' was asked for, but this machine gives "
             f"'{cage.isolation.level.value}': {cage.isolation.reason(wanted)}.",
         )
@@ -117,7 +118,7 @@ def resolve_device(wanted: DeviceRequest, gpus: GpuReport, toolchain: Toolchain)
     if wanted == "cuda":
         if not usable:
             raise ConfigurationError(
-                "GPU_MISSING",
+                Code.GPU_MISSING,
                 "device 'cuda' was asked for, but no GPU with a driver and a CUDA build of torch is visible "
                 "here; use --device cpu, or see 'mini-kv doctor'.",
             )

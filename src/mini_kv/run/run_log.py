@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ExitCode, MiniKvError
 from mini_kv.core.records.results import Finding
 
@@ -41,7 +42,7 @@ class RunLog:
             yield
         except KeyboardInterrupt:
             self.interrupted = True
-            self.findings.append(Finding(code="INTERRUPTED", message="the run was interrupted"))
+            self.findings.append(Finding(code=Code.INTERRUPTED, message="the run was interrupted"))
         except MiniKvError as error:
             self.fault = error.exit_code
             self.findings.append(Finding(code=error.code, message=error.message))
@@ -54,5 +55,7 @@ def own_fault(error: Exception) -> Finding:
     """Return an unexpected exception as a finding with its traceback."""
     text = "".join(traceback.format_exception(error))
     return Finding(
-        code="INTERNAL", message=f"fault of mini-kv itself: {type(error).__name__}: {error}", evidence=(text,)
+        code=Code.INTERNAL,
+        message=f"fault of mini-kv itself: {type(error).__name__}: {error}",
+        evidence=(text,),
     )

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mini_kv import compiler
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.record import to_json
@@ -65,7 +66,7 @@ def build_files(inputs: RunInputs, build: Build) -> dict[str, bytes]:
             continue  # a build that ended early has no logs
         except (OSError, ValueError) as error:
             message = f"{name} of the build in {logs} cannot be read: {reason(error)}."
-            raise ConfigurationError("BUILD_FOLDER", message) from error
+            raise ConfigurationError(Code.BUILD_FOLDER, message) from error
     return files
 
 

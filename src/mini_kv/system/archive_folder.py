@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.codes import Code, of_ids
 from mini_kv.core.errors import ConfigurationError, IntegrityError, InternalError
 from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
@@ -125,7 +126,7 @@ class ArchiveFolder:
                 return folder_id
             partial.rmdir()
         raise InternalError(
-            f"{self._noun.upper()}_ID", f"{MAX_ID_DRAWS} random {self._noun} ids in a row were taken already."
+            of_ids(self._noun), f"{MAX_ID_DRAWS} random {self._noun} ids in a row were taken already."
         )
 
     def add_bytes(self, name: str, raw: bytes) -> None:
@@ -135,13 +136,15 @@ class ArchiveFolder:
             path.is_absolute() or ".." in path.parts or str(path) != name or "\0" in name or not path.name
         )
         if unsafe or name == self._marker or name in self._written or self._published:
-            raise InternalError("ARCHIVE_NAME", f"'{name}' cannot be added to {self._noun} {self.folder_id}.")
+            raise InternalError(
+                Code.ARCHIVE_NAME, f"'{name}' cannot be added to {self._noun} {self.folder_id}."
+            )
         try:
             target = self.partial_folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.parent.resolve() != self.partial_folder.resolve() / path.parent:
                 raise IntegrityError(
-                    "ARCHIVE_TAMPERED", f"A link was put into {self._noun} {self.folder_id}."
+                    Code.ARCHIVE_TAMPERED, f"A link was put into {self._noun} {self.folder_id}."
                 )
             write_bytes_atomic(target, raw)
         except OSError as error:
@@ -205,4 +208,4 @@ class ArchiveFolder:
 def unwritable(root: Path, error: OSError) -> ConfigurationError:
     """Return the error of an archive that cannot be written."""
     message = f"The archive in {root} cannot be written: {reason(error)}."
-    return ConfigurationError("ARTIFACTS_UNWRITABLE", message)
+    return ConfigurationError(Code.ARTIFACTS_UNWRITABLE, message)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import InternalError
 from mini_kv.core.record import to_json
 
@@ -130,7 +131,9 @@ def remove_tree(folder: Path, inside: Path) -> None:
     parent = folder.parent.resolve()
     root = inside.resolve()
     if folder.name in ("", ".", "..") or not (parent == root or root in parent.parents):
-        raise InternalError("UNSAFE_DELETE", f"{folder} does not lie inside {inside}, so it is not deleted")
+        raise InternalError(
+            Code.UNSAFE_DELETE, f"{folder} does not lie inside {inside}, so it is not deleted"
+        )
     if folder.is_symlink() or folder.is_file():
         folder.unlink(missing_ok=True)
         return

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, InternalError
 from mini_kv.core.time_limits import LOAD_TIMEOUT_S, NULL_AUDIT_TIMEOUT_S, WORKER_START_TIMEOUT_S
 from mini_kv.system.workers import Answer, Lost, Nursery, Payload, Worker
 
 _ABANDONED = Lost(
-    code="ABANDONED",
+    code=Code.ABANDONED,
     message="the answer was not waited for: a call of the cases hung, or the run was interrupted",
     output="",
 )
@@ -60,7 +61,7 @@ class CandidateSeat:
             case Answer(reply=p.Failed() as failed):
                 return failed
             case Answer():
-                raise InternalError("PROTOCOL", "a worker answered Hello with something else")
+                raise InternalError(Code.PROTOCOL, "a worker answered Hello with something else")
             case Lost():
                 return outcome
 
@@ -147,7 +148,7 @@ class CandidateSeat:
 
     def _load_into(self, worker: Worker) -> p.CandidateLoaded | p.Failed | Lost:
         if self._load_request is None:
-            raise InternalError("ORDER", "a candidate was asked before its library was named")
+            raise InternalError(Code.ORDER, "a candidate was asked before its library was named")
         outcome = worker.request(worker.bring(self._load_request), timeout_s=LOAD_TIMEOUT_S)
         match outcome:
             case Lost():
@@ -157,7 +158,7 @@ class CandidateSeat:
             case Answer(reply=p.Failed() as failed):
                 return failed
             case Answer():
-                return p.Failed(code="PROTOCOL_VIOLATION", message="the worker answered something else")
+                return p.Failed(code=Code.PROTOCOL_VIOLATION, message="the worker answered something else")
 
 
 class OracleSeat:
@@ -172,7 +173,7 @@ class OracleSeat:
         reply = self._reply(self._hello, (), WORKER_START_TIMEOUT_S)
         if isinstance(reply.reply, p.Ready):
             return reply.reply
-        raise ConfigurationError("DEVICE_UNUSABLE", _text(reply.reply))
+        raise ConfigurationError(Code.DEVICE_UNUSABLE, _text(reply.reply))
 
     def load(self, request: p.LoadReference) -> p.ReferenceLoaded:
         """Import the reference and the input factory; raises ``ConfigurationError``."""
@@ -180,7 +181,7 @@ class OracleSeat:
         if isinstance(reply, p.ReferenceLoaded):
             return reply
         raise ConfigurationError(
-            "REFERENCE_NOT_IMPORTABLE",
+            Code.REFERENCE_NOT_IMPORTABLE,
             f"the card's reference '{request.reference}' or input factory '{request.input_factory}' "
             f"cannot be imported: {_text(reply)}",
         )
@@ -190,7 +191,7 @@ class OracleSeat:
         reply = self._reply(p.AuditCase(key=key), (), NULL_AUDIT_TIMEOUT_S).reply
         if isinstance(reply, p.CaseAudited):
             return reply
-        raise InternalError("NOT_AUDITED", f"the oracle could not audit '{key}': {_text(reply)}")
+        raise InternalError(Code.NOT_AUDITED, f"the oracle could not audit '{key}': {_text(reply)}")
 
     def ask(self, message: p.Request, payloads: Sequence[Payload] = (), *, timeout_s: float) -> Answer:
         """Ask the oracle; raises ``InternalError`` when it is lost. ``Failed`` is a reply like others."""
@@ -204,7 +205,7 @@ class OracleSeat:
         outcome = self._worker.request(message, payloads, timeout_s=timeout_s)
         if isinstance(outcome, Lost):
             raise InternalError(
-                "ORACLE_LOST",
+                Code.ORACLE_LOST,
                 f"the oracle was lost while it answered {type(message).__name__} "
                 f"({outcome.code}: {outcome.message}); last output: {outcome.output[-600:]!r}",
             )

@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from mini_kv.core import protocol
+from mini_kv.core.codes import Code
 from mini_kv.core.protocol import LoadCandidate, ProtocolError, Reply, Request
 from mini_kv.core.time_limits import NO_TIMEOUT_S, WORKER_EXIT_TIMEOUT_S, WORKER_OUTPUT_TIMEOUT_S
 from mini_kv.system.processes import (
@@ -172,9 +173,9 @@ class Worker:
             self._send(message, payloads, deadline)
             return self._receive(deadline, max_reply_bytes)
         except TimeoutError:
-            return self._lose("TIMEOUT", f"no answer within {timeout_s:g} s; the process was killed")
+            return self._lose(Code.TIMEOUT, f"no answer within {timeout_s:g} s; the process was killed")
         except ProtocolError as error:
-            return self._lose("PROTOCOL_VIOLATION", f"the process sent something malformed: {error}")
+            return self._lose(Code.PROTOCOL_VIOLATION, f"the process sent something malformed: {error}")
         except (EOFError, ConnectionError, BrokenPipeError):
             return self._lose_to_death()
 
@@ -264,18 +265,19 @@ class Worker:
 
     def _lose_to_death(self) -> Lost:
         if not _readable(self._pidfd, WORKER_EXIT_TIMEOUT_S):
-            return self._lose("CHANNEL_CLOSED", "the process closed its channel to the judge but lives on")
+            return self._lose(Code.CHANNEL_CLOSED, "the process closed its channel to the judge but lives on")
         self._end()
         code = self._process.returncode
         if self._drain.flooded:
             return self._lose(
-                "OUTPUT_FLOOD", f"the process printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB and was killed"
+                Code.OUTPUT_FLOOD,
+                f"the process printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB and was killed",
             )
         if code < 0:
-            return self._lose("CRASHED", f"the process died from signal {_signal_name(-code)}")
-        return self._lose("EXITED", f"the process left with exit code {code} before it answered")
+            return self._lose(Code.CRASHED, f"the process died from signal {_signal_name(-code)}")
+        return self._lose(Code.EXITED, f"the process left with exit code {code} before it answered")
 
-    def _lose(self, code: str, message: str) -> Lost:
+    def _lose(self, code: Code, message: str) -> Lost:
         self._end()
         self._drain.join(WORKER_OUTPUT_TIMEOUT_S)
         self._lost = Lost(code=code, message=message, output=self._drain.text())
@@ -293,7 +295,7 @@ class Worker:
         os.close(self._pidfd)
         self._pidfd = -1
         if self._lost is None:
-            self._lost = Lost(code="CLOSED", message="the worker was closed", output="")
+            self._lost = Lost(code=Code.CLOSED, message="the worker was closed", output="")
 
 
 def _signal_name(number: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from mini_kv.core.canonical import canonical_sha256
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
@@ -41,7 +42,7 @@ def unpack_candidate(manifest: CandidateManifest, sources: Mapping[str, str], fo
     )
     if findings:
         message = f"the baseline's candidate_manifest is no valid one: {_told(findings)}"
-        raise ConfigurationError("BASELINE_MANIFEST", message)
+        raise ConfigurationError(Code.BASELINE_MANIFEST, message)
     return LoadedManifest(
         manifest=manifest,
         folder=folder.as_posix(),
@@ -55,7 +56,7 @@ def _write(name: str, text: str, folder: Path) -> None:
     shown = printable(found_text(name))
     if path.is_absolute() or ".." in path.parts or not path.parts:
         message = f"the baseline holds a source named {shown}; allowed: names below a folder"
-        raise ConfigurationError("BASELINE_SOURCES", message)
+        raise ConfigurationError(Code.BASELINE_SOURCES, message)
     target = folder / path
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ def _write(name: str, text: str, folder: Path) -> None:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         message = f"the baseline holds a source named {shown}, which cannot be written: {why}"
-        raise ConfigurationError("BASELINE_SOURCES", message) from error
+        raise ConfigurationError(Code.BASELINE_SOURCES, message) from error
 
 
 def _text_findings(value: Plain, path: KeyPath = ()) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from typing import NoReturn
 import msgspec
 
 from mini_kv.core.canonical import sha256_bytes
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.printable import printable
 from mini_kv.core.record import Record
@@ -56,26 +57,26 @@ def load_task_card(path: Path, project_root: Path | None = None) -> LoadedCard:
     Raises :class:`ConfigurationError` (``INVALID_TASK_CARD``) whose ``problems`` lists every finding as
     ``file:line: key: found ...; allowed: ...``, in the order of the file.
     """
-    _refuse_nul(path, "INVALID_TASK_CARD", "Task Card")
+    _refuse_nul(path, Code.INVALID_TASK_CARD, "Task Card")
     root = _real(find_project_root(path) if project_root is None else project_root)
     shown = shown_path(path, root)
     if not os.path.lexists(path) and _real(path).is_relative_to(root):
         near = _such_as(shown, root, "tasks/*.yaml")
         text = f"found no such file; allowed: an existing file{near}"
-        _fail("INVALID_TASK_CARD", "Task Card", shown, [Problem(line=0, path=(), text=text)])
-    raw, document = _read(path, root, shown, "INVALID_TASK_CARD", "Task Card")
+        _fail(Code.INVALID_TASK_CARD, "Task Card", shown, [Problem(line=0, path=(), text=text)])
+    raw, document = _read(path, root, shown, Code.INVALID_TASK_CARD, "Task Card")
     data = document.data
     findings: list[Finding] = []
     card: TaskCard | None = None
     if isinstance(data, dict) and document.complete:
         version = version_finding(data)
         if version is not None:
-            _fail("INVALID_TASK_CARD", "Task Card", shown, [_placed(version, document)])
+            _fail(Code.INVALID_TASK_CARD, "Task Card", shown, [_placed(version, document)])
         card, shape = converted(data, TaskCard)
         findings = [*shape, *card_findings(data, root), *axis_findings(data)]
     problems = _merged(document, findings)
     if card is None or problems:
-        _fail("INVALID_TASK_CARD", "Task Card", shown, problems)
+        _fail(Code.INVALID_TASK_CARD, "Task Card", shown, problems)
     normal = PurePosixPath(card.candidate).as_posix()
     if normal != card.candidate:
         card = msgspec.structs.replace(card, candidate=normal)
@@ -92,7 +93,7 @@ def load_manifest(folder: Path, project_root: Path) -> LoadedManifest:
     A relative ``folder`` is looked for from the current folder, then from the project's. Raises
     :class:`ConfigurationError` (``INVALID_MANIFEST``) with every finding.
     """
-    _refuse_nul(folder, "INVALID_MANIFEST", "candidate manifest")
+    _refuse_nul(folder, Code.INVALID_MANIFEST, "candidate manifest")
     root = _real(project_root)
     if not folder.is_absolute() and not folder.exists():
         folder = root / folder
@@ -101,20 +102,20 @@ def load_manifest(folder: Path, project_root: Path) -> LoadedManifest:
     if not os.path.lexists(path) and _real(path).is_relative_to(root):
         near = _such_as(shown, root, f"candidates/*/*/{MANIFEST_FILE}").replace(f"/{MANIFEST_FILE}", "")
         text = f"found no such file; allowed: a candidate's folder{near or f' with a {MANIFEST_FILE}'}"
-        _fail("INVALID_MANIFEST", "candidate manifest", shown, [Problem(line=0, path=(), text=text)])
-    raw, document = _read(path, root, shown, "INVALID_MANIFEST", "candidate manifest")
+        _fail(Code.INVALID_MANIFEST, "candidate manifest", shown, [Problem(line=0, path=(), text=text)])
+    raw, document = _read(path, root, shown, Code.INVALID_MANIFEST, "candidate manifest")
     data = document.data
     findings: list[Finding] = []
     manifest: CandidateManifest | None = None
     if isinstance(data, dict) and document.complete:
         version = version_finding(data)
         if version is not None:
-            _fail("INVALID_MANIFEST", "candidate manifest", shown, [_placed(version, document)])
+            _fail(Code.INVALID_MANIFEST, "candidate manifest", shown, [_placed(version, document)])
         manifest, shape = converted(data, CandidateManifest)
         findings = [*shape, *manifest_findings(data, _real(folder))]
     problems = _merged(document, findings)
     if manifest is None or problems:
-        _fail("INVALID_MANIFEST", "candidate manifest", shown, problems)
+        _fail(Code.INVALID_MANIFEST, "candidate manifest", shown, problems)
     return LoadedManifest(
         manifest=manifest, folder=shown_path(folder, root), path=shown, sha256=sha256_bytes(raw)
     )
@@ -143,13 +144,13 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _refuse_nul(path: Path, code: str, noun: str) -> None:
+def _refuse_nul(path: Path, code: Code, noun: str) -> None:
     """No system call takes such a path: each would raise a ValueError of its own."""
     if "\0" in str(path):
         _fail(code, noun, repr(str(path)), [Problem(line=0, path=(), text="found a NUL byte in the path")])
 
 
-def _read(path: Path, root: Path, shown: str, code: str, noun: str) -> tuple[bytes, Document]:
+def _read(path: Path, root: Path, shown: str, code: Code, noun: str) -> tuple[bytes, Document]:
     """Return the file's bytes and document; what cannot be a mapping at all fails here."""
     try:
         if not _real(path).is_relative_to(root):
@@ -188,7 +189,7 @@ def _merged(document: Document, findings: Iterable[Finding]) -> list[Problem]:
     return sorted(problems, key=lambda problem: problem.line)
 
 
-def _fail(code: str, noun: str, shown: str, problems: list[Problem]) -> NoReturn:
+def _fail(code: Code, noun: str, shown: str, problems: list[Problem]) -> NoReturn:
     lines = [_line(shown, problem) for problem in dict.fromkeys(problems[:MAX_PROBLEMS])]
     if len(problems) > MAX_PROBLEMS:
         lines.append(f"{shown}: found more problems, which are not listed")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.records.card import DISPATCHER_NAME, CandidateManifest, TaskCard
 from mini_kv.core.rules.operator_schema import SchemaFault, parse_schema
@@ -97,7 +98,7 @@ def check_pair(card: TaskCard, manifest: CandidateManifest) -> None:
     """Raise :class:`ConfigurationError` (``WRONG_CANDIDATE``) when the candidate is not for this card."""
     if manifest.operator != card.operator:
         raise ConfigurationError(
-            "WRONG_CANDIDATE",
+            Code.WRONG_CANDIDATE,
             f"The candidate {manifest.candidate_id} implements the operator {manifest.operator!r}; "
             f"the card {card.task_id} allows only {card.operator!r}.",
         )

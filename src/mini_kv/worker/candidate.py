@@ -13,6 +13,7 @@ import msgspec
 import torch
 
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.records.process_state import ProcessState
 from mini_kv.core.tensors import TensorSpec
 from mini_kv.worker.channel import Payload, sendable
@@ -47,7 +48,7 @@ _DISPATCH_KEYS = (
 class LoadError(Exception):
     """The library could not be opened or does not hold the operator; ``code`` says which."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code = code
 
@@ -157,22 +158,22 @@ class Candidate:
         namespace, _, name = request.dispatcher.partition("::")
         if has_schema(request.dispatcher):
             raise LoadError(
-                "OPERATOR_ALREADY_REGISTERED",
+                Code.OPERATOR_ALREADY_REGISTERED,
                 f"torch already has an operator '{request.dispatcher}' before the candidate is loaded; "
                 "a dispatcher name must be the candidate's own",
             )
         digest = hashlib.sha256(Path(request.library).read_bytes()).hexdigest()
         if digest != request.library_sha256:
-            raise LoadError("LIBRARY_CHANGED", "the library on disk is not the one that was built")
+            raise LoadError(Code.LIBRARY_CHANGED, "the library on disk is not the one that was built")
         known = operator_names()
         try:
             torch.ops.load_library(request.library)
         except (OSError, RuntimeError, ImportError) as error:
             # torch says only which library; the loader's own words are in the cause.
-            raise LoadError("LIBRARY_DOES_NOT_LOAD", str(error.__cause__ or error)) from error
+            raise LoadError(Code.LIBRARY_DOES_NOT_LOAD, str(error.__cause__ or error)) from error
         if not has_schema(request.dispatcher):
             raise LoadError(
-                "OPERATOR_NOT_REGISTERED",
+                Code.OPERATOR_NOT_REGISTERED,
                 f"the library loads but registers no operator '{request.dispatcher}'; "
                 f"{registered_text(request.dispatcher, known)}",
             )
@@ -181,13 +182,13 @@ class Candidate:
         overload = getattr(getattr(getattr(torch.ops, namespace), name), "default", None)
         if overload is not None and type(overload) is not torch._ops.OpOverload:
             raise LoadError(
-                "OPERATOR_REPLACED",
+                Code.OPERATOR_REPLACED,
                 f"torch.ops.{namespace}.{name}.default is a {type(overload).__name__}, not what the "
                 "dispatcher holds: something was put in the operator's place",
             )
         if overload is None:
             raise LoadError(
-                "OPERATOR_NOT_REGISTERED",
+                Code.OPERATOR_NOT_REGISTERED,
                 f"'{request.dispatcher}' is registered with named overloads only; the default one is called",
             )
         self._operator = overload
@@ -203,7 +204,7 @@ class Candidate:
         except BaseException as error:  # SystemExit too: the file is the candidate's
             where, what = python_fault(error, path)
             raise LoadError(
-                "PYTHON_FILE_FAILED", f"{where}: the candidate's Python file raised {what}"
+                Code.PYTHON_FILE_FAILED, f"{where}: the candidate's Python file raised {what}"
             ) from error
 
     def _run(self, request: p.RunCase, payloads: Sequence[bytearray]) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mini_kv.core import protocol as p
+from mini_kv.core.codes import Code
 from mini_kv.core.records.correctness import Proves
 from mini_kv.core.records.results import Finding
 
@@ -27,7 +28,7 @@ def judge_audits(audits: Sequence[p.CaseAudited]) -> tuple[Proves, Finding | Non
     if not passed:
         return "values", None
     return "nothing", Finding(
-        code="NULL_PASSES",
+        code=Code.NULL_PASSES,
         message=f"{_listed(passed)} would pass too, without computing anything: the case proves nothing; "
         "its inputs or tolerance must change",
         evidence=passed,

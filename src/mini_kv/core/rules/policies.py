@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from mini_kv.core.codes import Code
 from mini_kv.core.records.benchmark import KernelWitness
 from mini_kv.core.records.card import Contract
 from mini_kv.core.records.correctness import CallTrace
@@ -65,7 +66,7 @@ def judge_trace(trace: CallTrace, contract: Contract, namespace: str) -> tuple[F
     if not contract.allow_workspace and trace.kept_bytes > 0:
         found.append(
             Finding(
-                code="WORKSPACE_KEPT",
+                code=Code.WORKSPACE_KEPT,
                 message=f"the calls left {trace.kept_bytes} bytes of torch's memory allocated after their "
                 "results were freed; the card allows no workspace",
             )
@@ -85,7 +86,7 @@ def _library_call(calls: tuple[str, ...]) -> Finding:
     shown = ", ".join(name[:80] for name in calls[:_SHOWN])
     more = f" and {len(calls) - _SHOWN} more" if len(calls) > _SHOWN else ""
     return Finding(
-        code="LIBRARY_CALL",
+        code=Code.LIBRARY_CALL,
         message=f"the candidate called {shown}{more}; the card wants its own kernels (allow_library_calls: "
         "false)",
         evidence=calls,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mini_kv.core.codes import Code
 from mini_kv.core.records.correctness import StateChange
 from mini_kv.core.records.results import Finding
 
@@ -42,7 +43,7 @@ def judge_changes(changes: Sequence[StateChange]) -> Finding | None:
     shown = "; ".join(_sentence(change) for change in faults[:_SHOWN])
     more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
     return Finding(
-        code="GLOBAL_STATE_CHANGED",
+        code=Code.GLOBAL_STATE_CHANGED,
         message=f"after the candidate was loaded and called, its process differs: {shown}{more}",
         evidence=tuple(change.name for change in faults),
     )

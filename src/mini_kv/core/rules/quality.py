@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mini_kv.core.codes import Code
 from mini_kv.core.records.benchmark import Series
 from mini_kv.core.records.card import DeviceKind
 from mini_kv.core.records.results import Finding
@@ -13,7 +14,7 @@ MAX_LAUNCH_EXPOSED_FRACTION = 0.01
 MIN_REPEATS = 2
 
 
-def _spread_finding(code: str, side: str, figure: str, spread: float, limit: float) -> Finding | None:
+def _spread_finding(code: Code, side: str, figure: str, spread: float, limit: float) -> Finding | None:
     if spread <= limit:
         return None
     return Finding(
@@ -29,7 +30,7 @@ def _exposure_finding(side: str, series: Series) -> Finding | None:
     if fraction <= MAX_LAUNCH_EXPOSED_FRACTION:
         return None
     return Finding(
-        code="LAUNCH_EXPOSED",
+        code=Code.LAUNCH_EXPOSED,
         message=(
             f"In {series.launch_exposed} of the {side}'s {count} samples the device waited for the host; "
             f"the limit is {MAX_LAUNCH_EXPOSED_FRACTION:.0%}."
@@ -45,8 +46,8 @@ def _side_findings(side: str, series: Series, device: DeviceKind) -> list[Findin
         message = (
             f"The {side} has {repeats} repeat(s); at least {MIN_REPEATS} are needed to judge its spread."
         )
-        findings.append(Finding(code="TOO_FEW_REPEATS", message=message))
-    code = f"{side.upper()}_P50_UNSTABLE"
+        findings.append(Finding(code=Code.TOO_FEW_REPEATS, message=message))
+    code = Code.CANDIDATE_P50_UNSTABLE if side == "candidate" else Code.REFERENCE_P50_UNSTABLE
     findings.append(_spread_finding(code, side, "P50", series.robust_cv, MAX_P50_ROBUST_CV))
     if device == "cuda":
         findings.append(_exposure_finding(side, series))
@@ -62,6 +63,6 @@ def judge_quality(candidate: Series, reference: Series, device: DeviceKind) -> t
     findings = _side_findings("candidate", candidate, device)
     spread = candidate.robust_cv_p95
     limit = MAX_CANDIDATE_P95_ROBUST_CV
-    findings.append(_spread_finding("CANDIDATE_P95_UNSTABLE", "candidate", "P95", spread, limit))
+    findings.append(_spread_finding(Code.CANDIDATE_P95_UNSTABLE, "candidate", "P95", spread, limit))
     findings += _side_findings("reference", reference, device)
     return tuple(finding for finding in findings if finding is not None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from mini_kv.core.codes import Code, Fault
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.records.attempt import Axis
 from mini_kv.core.records.benchmark import Benchmark
@@ -17,31 +18,21 @@ from mini_kv.core.records.pairs import PairLoss, PairSet
 from mini_kv.core.records.regression import Decision, Regression
 from mini_kv.core.records.results import Finding, Status
 
-INTERRUPTED_EXIT_CODE = 130
 # A timed call that gave a wrong result is no benchmark problem; a claim that the judge's own clock
 # contradicts is no honest time.
-TIMING_EXIT_CODES = {
-    "TIMED_OUTPUT_WRONG": ExitCode.CORRECTNESS,
-    "INPUT_MUTATED_WHILE_TIMED": ExitCode.CORRECTNESS,
-    "LIBRARY_CALL": ExitCode.CORRECTNESS,
-    "CLOCK_CONTRADICTS": ExitCode.INTEGRITY,
-    "REPEATED_INPUTS_FASTER": ExitCode.INTEGRITY,
+TIMING_EXIT_CODES: Mapping[str, ExitCode] = {
+    code: code.facts.exit_code
+    for code in Code
+    if "timing" in code.facts.axes and code.facts.exit_code in (ExitCode.CORRECTNESS, ExitCode.INTEGRITY)
 }
 
-
 # What a case can show about memory. The first group says nothing of the values, which are judged apart.
-MEMORY_ONLY_CODES = frozenset(
-    {
-        "INPUT_MUTATED",
-        "INPUTS_NOT_RETURNED",
-        "OUT_OF_BOUNDS_WRITE",
-        "GUARDS_NOT_RETURNED",
-        "ALIASES_INPUT",
-        "OUTPUT_HELD",
-        "OUTPUT_CHANGED_LATER",
-    }
+MEMORY_ONLY_CODES = frozenset(code for code in Code if code.facts.axes == ("memory",))
+MEMORY_CODES = frozenset(
+    code
+    for code in Code
+    if code.facts.fault is Fault.CANDIDATE and {"memory"} <= {*code.facts.axes} <= {"memory", "numerics"}
 )
-MEMORY_CODES = MEMORY_ONLY_CODES | {"NOT_DETERMINISTIC"}
 
 
 def axes_of(
@@ -76,7 +67,7 @@ def axes_of(
 def exit_code_of(axes: Sequence[Axis], fault: ExitCode | None, interrupted: bool) -> int:
     """Return the first failed stage's exit code, in the order in which stages depend on each other."""
     if interrupted:
-        return INTERRUPTED_EXIT_CODE
+        return ExitCode.INTERRUPTED
     if fault is not None:
         return fault
     status = {axis.name: axis for axis in axes}
@@ -101,12 +92,12 @@ def isolation_axis(isolation: Isolation) -> Axis:
     )
     if isolation.level.reaches(IsolationLevel.CONFINED):
         return _axis("isolation", Status.PASS, None, message)
-    return _axis("isolation", Status.UNVERIFIED, "WEAK_ISOLATION", message)
+    return _axis("isolation", Status.UNVERIFIED, Code.WEAK_ISOLATION, message)
 
 
 def _build_axis(build: Build | None, load_fault: Finding | None) -> Axis:
     if build is None:
-        return _axis("build", Status.UNVERIFIED, "NOT_REACHED", "the build was not reached")
+        return _axis("build", Status.UNVERIFIED, Code.NOT_REACHED, "the build was not reached")
     if build.status is not Status.PASS:
         return _axis("build", build.status, build.code, build.message)
     if load_fault is not None:
@@ -116,7 +107,7 @@ def _build_axis(build: Build | None, load_fault: Finding | None) -> Axis:
 
 def _cases_axis(name: str, correctness: Correctness | None, *, illegal: bool) -> Axis:
     if correctness is None:
-        return _axis(name, Status.UNVERIFIED, "NOT_REACHED", "no case was run")
+        return _axis(name, Status.UNVERIFIED, Code.NOT_REACHED, "no case was run")
     cases = [case for case in correctness.cases if (case.kind is CaseKind.ILLEGAL) is illegal]
     counted = [case for case in cases if case.status is not Status.INVALID]
     failed = [case for case in counted if case.status is not Status.PASS and not _memory_only(case)]
@@ -130,9 +121,9 @@ def _cases_axis(name: str, correctness: Correctness | None, *, illegal: bool) ->
         )
     if not correctness.complete and len(correctness.cases) < correctness.planned_cases:
         done = f"{len(counted)} of {correctness.planned_cases} cases had passed when the run ended"
-        return _axis(name, Status.UNVERIFIED, "INCOMPLETE", done)
+        return _axis(name, Status.UNVERIFIED, Code.INCOMPLETE, done)
     if not any(case.kind is CaseKind.CORE for case in counted) and not illegal:
-        return _axis(name, Status.UNVERIFIED, "NO_EVIDENCE", "no core case that proves anything was run")
+        return _axis(name, Status.UNVERIFIED, Code.NO_EVIDENCE, "no core case that proves anything was run")
     invalid = len(cases) - len(counted)
     form = sum(case.proves == "form" for case in counted)
     remark = f", {form} of them empty (form only)" if form else ""
@@ -155,7 +146,7 @@ def _memory_only(case: CaseResult) -> bool:
 def _memory_axis(correctness: Correctness | None, benchmark: Benchmark | None) -> Axis:
     """Inputs and guard zones intact, results the same under both fill patterns; see docs/method.md."""
     if correctness is None:
-        return _axis("memory", Status.UNVERIFIED, "NOT_REACHED", "no case was run")
+        return _axis("memory", Status.UNVERIFIED, Code.NOT_REACHED, "no case was run")
     legal = [case for case in correctness.cases if case.kind is not CaseKind.ILLEGAL]
     broken = [
         (case, found[0]) for case in correctness.cases if (found := _memory_findings(case, MEMORY_CODES))
@@ -170,25 +161,25 @@ def _memory_axis(correctness: Correctness | None, benchmark: Benchmark | None) -
         )
     for timed in benchmark.cases if benchmark is not None else ():
         for finding in timed.findings:
-            if finding.code == "INPUT_MUTATED_WHILE_TIMED":
+            if finding.code == Code.INPUT_MUTATED_WHILE_TIMED:
                 message = f"'{timed.case_id}': {finding.message}"
                 return _axis("memory", Status.FAIL, finding.code, message)
     # A call that did not return left nothing to look at, and is the numerics axis's matter.
     looked_at = sum(any(one.outputs for one in case.rounds) for case in legal)
     if not looked_at:
-        return _axis("memory", Status.UNVERIFIED, "NO_EVIDENCE", "no call returned")
+        return _axis("memory", Status.UNVERIFIED, Code.NO_EVIDENCE, "no call returned")
     intact = f"inputs, guard zones and fill patterns intact in {looked_at} cases"
-    died = sum(case.code == "CRASHED" for case in correctness.cases)
+    died = sum(case.code == Code.CRASHED for case in correctness.cases)
     if died:
         # A write past a result shows in no guard zone, but in the allocator's own check, which aborts.
         message = f"{intact}; {_counted(died, 'call')} ended the process, as a write out of bounds can"
-        return _axis("memory", Status.UNVERIFIED, "CRASHED", message)
+        return _axis("memory", Status.UNVERIFIED, Code.CRASHED, message)
     return _axis("memory", Status.PASS, None, intact)
 
 
 def _contract_axis(correctness: Correctness | None) -> Axis:
     if correctness is None:
-        return _axis("contract", Status.UNVERIFIED, "NOT_REACHED", "no contract check was run")
+        return _axis("contract", Status.UNVERIFIED, Code.NOT_REACHED, "no contract check was run")
     refused = _cases_axis("contract", correctness, illegal=True)
     if refused.status is Status.FAIL:
         return refused
@@ -206,14 +197,14 @@ def _contract_axis(correctness: Correctness | None) -> Axis:
         )
     if refused.status is Status.UNVERIFIED or not correctness.complete:
         message = f"{_counted(len(asked), 'check')} had passed when the run ended"
-        return _axis("contract", Status.UNVERIFIED, "INCOMPLETE", message)
+        return _axis("contract", Status.UNVERIFIED, Code.INCOMPLETE, message)
     if len(asked) < len(wanted):
         first = next(check for check in wanted if check.status is Status.UNVERIFIED)
         message = f"{len(wanted) - len(asked)} of {len(wanted)} checks were not made: {first.message}"
         return _axis("contract", Status.UNVERIFIED, first.code, message)
     illegal = sum(case.kind is CaseKind.ILLEGAL for case in correctness.cases)
     if not wanted and not illegal:
-        return _axis("contract", Status.SKIPPED, "NOTHING_DEMANDED", "the card demands no contract check")
+        return _axis("contract", Status.SKIPPED, Code.NOTHING_DEMANDED, "the card demands no contract check")
     done = f"{_counted(len(asked), 'check')}, {_counted(illegal, 'illegal input')} refused as demanded"
     return _axis("contract", Status.PASS, None, done)
 
@@ -227,8 +218,8 @@ def caught_in_pairs(sets: Sequence[PairSet | None], label: str) -> tuple[PairLos
 def _timing_axis(benchmark: Benchmark | None, skipped: bool, caught: Sequence[PairLoss]) -> Axis:
     if benchmark is None:
         if skipped:
-            return _axis("timing", Status.SKIPPED, "SKIPPED", "the benchmark was skipped on request")
-        return _axis("timing", Status.UNVERIFIED, "NOT_REACHED", "nothing was timed")
+            return _axis("timing", Status.SKIPPED, Code.SKIPPED, "the benchmark was skipped on request")
+        return _axis("timing", Status.UNVERIFIED, Code.NOT_REACHED, "nothing was timed")
     faults = [
         (case.case_id, finding)
         for case in benchmark.cases
@@ -244,14 +235,14 @@ def _timing_axis(benchmark: Benchmark | None, skipped: bool, caught: Sequence[Pa
     unstable = [case for case in benchmark.cases if not case.stable]
     if benchmark.status is not Status.PASS:
         names = ", ".join(case.case_id for case in unstable) or "every case"
-        return _axis("timing", Status.FAIL, "UNSTABLE", f"the quality gate was missed by {names}")
+        return _axis("timing", Status.FAIL, Code.UNSTABLE, f"the quality gate was missed by {names}")
     if unstable:
         message = f"{len(unstable)} of {len(benchmark.cases)} cases are unstable (a warning on the CPU)"
-        return _axis("timing", Status.UNVERIFIED, "UNSTABLE_ON_CPU", message)
+        return _axis("timing", Status.UNVERIFIED, Code.UNSTABLE_ON_CPU, message)
     levels = {case.timing_trust for case in benchmark.cases}
     if "unverified" in levels:
         message = "no clock outside the candidate's process could bound the times"
-        return _axis("timing", Status.UNVERIFIED, "TIME_UNVERIFIED", message)
+        return _axis("timing", Status.UNVERIFIED, Code.TIME_UNVERIFIED, message)
     level = "bounded" if "bounded" in levels else "verified"
     return _axis(
         "timing", Status.PASS, None, f"{_counted(len(benchmark.cases), 'case')} stable, times {level}"
@@ -282,10 +273,10 @@ def _why_uncompared(
 
 def _regression_axis(regression: Regression | None, uncompared: str | None, require_comparable: bool) -> Axis:
     if regression is None and uncompared is None:
-        return _axis("regression", Status.SKIPPED, "NO_BASELINE", "no baseline was given")
+        return _axis("regression", Status.SKIPPED, Code.NO_BASELINE, "no baseline was given")
     if regression is None:
         status = Status.FAIL if require_comparable else Status.UNVERIFIED
-        return _axis("regression", status, "NOT_COMPARED", f"not compared with the baseline: {uncompared}")
+        return _axis("regression", status, Code.NOT_COMPARED, f"not compared with the baseline: {uncompared}")
     failed = regression.decision is Decision.FAIL
     passed = regression.decision in (Decision.PASS, Decision.PASS_WITH_WARNING, Decision.SLOWER)
     status = Status.FAIL if failed else Status.PASS if passed else Status.UNVERIFIED

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.records.card import SCHEMA_VERSION
 from mini_kv.core.records.profile import (
@@ -116,9 +117,9 @@ def _side(profile: Profile, digest: str) -> ProfileSide:
         or profile.library_sha256 is None
         or profile.profiler is None
     ):
-        why = profile.failure.code if profile.failure is not None else "INCOMPLETE"
+        why = profile.failure.code if profile.failure is not None else Code.INCOMPLETE
         raise ConfigurationError(
-            "PROFILE_FAILED",
+            Code.PROFILE_FAILED,
             f"Profile {profile.profile_id} holds no capture ({why}), so nothing can be compared.",
         )
     return ProfileSide(
@@ -139,7 +140,7 @@ def _demand_agreement(one: Profile, two: Profile) -> None:
         left, right = getattr(one, name), getattr(two, name)
         if left != right:
             raise ConfigurationError(
-                "PROFILES_DIFFER",
+                Code.PROFILES_DIFFER,
                 f"The two profiles differ in {noun} ({_short(left)} and {_short(right)}), so they cannot be "
                 "compared.",
             )
@@ -148,7 +149,7 @@ def _demand_agreement(one: Profile, two: Profile) -> None:
         left, right = getattr(one.profiler, name), getattr(two.profiler, name)
         if left != right:
             raise ConfigurationError(
-                "PROFILES_DIFFER",
+                Code.PROFILES_DIFFER,
                 f"The two profiles differ in {noun} ({left} and {right}), so they cannot be compared.",
             )
 
@@ -184,10 +185,10 @@ def timed_sides(raw: bytes) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]
         document = msgspec.json.decode(raw)
     except msgspec.MsgspecError as error:
         raise ConfigurationError(
-            "COMPARISON_UNREADABLE", f"The timed comparison is not JSON: {error}."
+            Code.COMPARISON_UNREADABLE, f"The timed comparison is not JSON: {error}."
         ) from error
     if not isinstance(document, dict):
-        raise ConfigurationError("COMPARISON_UNREADABLE", "The timed comparison is not a JSON object.")
+        raise ConfigurationError(Code.COMPARISON_UNREADABLE, "The timed comparison is not a JSON object.")
     return document, tuple(part for part in _parts(document) if {"candidate_id", "build_key"} <= part.keys())
 
 
@@ -206,13 +207,13 @@ def _timed_evidence(one: Profile, two: Profile, raw: bytes, digest: str) -> Time
     for name, noun in (("task_id", "task"), ("suite_sha256", "suite"), ("environment_key", "environment")):
         if document.get(name) != getattr(one, name):
             raise ConfigurationError(
-                "COMPARISON_DIFFERS",
+                Code.COMPARISON_DIFFERS,
                 f"The timed comparison's {noun} ({_short(document.get(name))}) is not the profiles' "
                 f"({_short(getattr(one, name))}).",
             )
     if not any(part.get("case_id") == one.case_id for part in _parts(document)):
         raise ConfigurationError(
-            "COMPARISON_DIFFERS", f"The timed comparison did not time the profiles' case '{one.case_id}'."
+            Code.COMPARISON_DIFFERS, f"The timed comparison did not time the profiles' case '{one.case_id}'."
         )
     before, after = (_timed_side(profile, sides) for profile in (one, two))
     return TimedEvidence(comparison_sha256=digest, before=before, after=after)
@@ -222,12 +223,13 @@ def _timed_side(profile: Profile, sides: tuple[dict[str, Any], ...]) -> TimedSid
     named = [side for side in sides if side["candidate_id"] == profile.candidate_id]
     if not named:
         raise ConfigurationError(
-            "COMPARISON_DIFFERS", f"The timed comparison has no side of candidate '{profile.candidate_id}'."
+            Code.COMPARISON_DIFFERS,
+            f"The timed comparison has no side of candidate '{profile.candidate_id}'.",
         )
     fitting = [side for side in named if side["build_key"] == profile.build_key]
     if not fitting:
         raise ConfigurationError(
-            "COMPARISON_DIFFERS",
+            Code.COMPARISON_DIFFERS,
             f"Candidate '{profile.candidate_id}' was timed in build {_short(named[0]['build_key'])} and "
             f"profiled in build {_short(profile.build_key)}.",
         )
@@ -235,7 +237,7 @@ def _timed_side(profile: Profile, sides: tuple[dict[str, Any], ...]) -> TimedSid
     sources = fitting[0].get("source_sha256", profile.source_sha256)
     if sources != profile.source_sha256:
         raise ConfigurationError(
-            "COMPARISON_DIFFERS",
+            Code.COMPARISON_DIFFERS,
             f"The sources of candidate '{profile.candidate_id}' differ between the timed comparison and the "
             "profile.",
         )

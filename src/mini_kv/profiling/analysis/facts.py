@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from mini_kv.core.codes import Code
 from mini_kv.core.records.profile import KernelFacts, StallReason
 from mini_kv.core.records.results import Finding
 from mini_kv.profiling.analysis.raw_page import KernelRow, MalformedPage, parse_raw_page
@@ -114,19 +115,19 @@ def analyse(text: str, kernel_name_regex: str) -> KernelFacts | Finding:
     try:
         rows = parse_raw_page(text)
     except MalformedPage as error:
-        return Finding(code="CSV_MALFORMED", message=f"Nsight Compute's raw page cannot be read: {error}")
+        return Finding(code=Code.CSV_MALFORMED, message=f"Nsight Compute's raw page cannot be read: {error}")
     wanted = [row for row in rows if is_wanted(row.kernel, kernel_name_regex)]
     if len(wanted) == 1:
         return _facts(wanted[0])
     found = tuple(row.kernel for row in rows[:_SHOWN])
     if not wanted:
         return Finding(
-            code="KERNEL_NOT_FOUND",
+            code=Code.KERNEL_NOT_FOUND,
             message=f"No profiled kernel fits '{kernel_name_regex}', the manifest's kernel_name_regex.",
             evidence=found,
         )
     return Finding(
-        code="SEVERAL_KERNELS",
+        code=Code.SEVERAL_KERNELS,
         message=f"One call launches several kernels that fit '{kernel_name_regex}'; a profile is of one: "
         "make the manifest's kernel_name_regex narrower.",
         evidence=found,
@@ -182,7 +183,7 @@ def _facts(row: KernelRow) -> KernelFacts | Finding:
         missing.append("smsp__average_warps_issue_stalled_*_per_issue_active.ratio")
     if missing:
         return Finding(
-            code="METRIC_MISSING",
+            code=Code.METRIC_MISSING,
             message=f"{len(missing)} of the metrics that a profile needs are missing or unreadable; "
             f"the first is {missing[0]}.",
             evidence=tuple(_shown(row, name) for name in missing),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from mini_kv.core.codes import Code
 from mini_kv.core.records.profile import EXTRA_METRICS, SECTIONS, ProfilerRun, TargetPlan
 from mini_kv.core.records.results import Finding
 from mini_kv.core.time_limits import NCU_IMPORT_TIMEOUT_S
@@ -71,7 +72,7 @@ def capture(request: CaptureRequest) -> Capture:
     """Capture one launch. A failure is in the value; raises ``OSError`` for a scratch folder that fails."""
     metrics = EXTRA_METRICS
     result = _attempt(request, metrics)
-    if result.failure is not None and result.failure.code == "METRIC_MISSING":
+    if result.failure is not None and result.failure.code == Code.METRIC_MISSING:
         # The sections alone hold all that is required; the rest is dropped for a GPU that lacks some of it.
         refused = result
         result = _attempt(request, ())
@@ -115,7 +116,7 @@ def _attempt(request: CaptureRequest, metrics: Sequence[str]) -> Capture:
         target_done=(outputs / "done.json").is_file(),
         has_report=report.is_file(),
     )
-    if result.failure is not None and result.failure.code == "TARGET_FAILED":
+    if result.failure is not None and result.failure.code == Code.TARGET_FAILED:
         last = _symbolic(_text(ended.stderr), request.places).strip()[-2000:]
         result.failure = msgspec.structs.replace(
             result.failure, evidence=(*result.failure.evidence, *((last,) if last else ()))
@@ -182,7 +183,7 @@ def _read_back(request: CaptureRequest, result: Capture) -> None:
         result.report = read_regular(report, MAX_REPORT_BYTES)
     except (OSError, ValueError) as error:
         message = f"The report cannot be read: {reason(error)}."
-        result.failure = Finding(code="REPORT_DOES_NOT_IMPORT", message=message)
+        result.failure = Finding(code=Code.REPORT_DOES_NOT_IMPORT, message=message)
         return
     command = import_command(request.ncu.path, report)
     ended = _run(request, command, NCU_IMPORT_TIMEOUT_S)
@@ -190,7 +191,7 @@ def _read_back(request: CaptureRequest, result: Capture) -> None:
     if ended.returncode != 0 or ended.timed_out:
         said = _symbolic(_text(ended.stderr) + _text(ended.stdout), request.places).strip()
         result.failure = Finding(
-            code="REPORT_DOES_NOT_IMPORT",
+            code=Code.REPORT_DOES_NOT_IMPORT,
             message="Nsight Compute cannot read the report that it wrote.",
             evidence=(said[-2000:],) if said else (),
         )

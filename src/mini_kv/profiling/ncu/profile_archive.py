@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from mini_kv.core.canonical import fixed_seed, sha256_bytes
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, IntegrityError
 from mini_kv.core.record import from_json, to_json
 from mini_kv.core.records.build import Build
@@ -71,7 +72,7 @@ class ProfileArchive(ArchiveFolder):
         files, changed = self.hashed()
         if changed:
             raise IntegrityError(
-                "ARCHIVE_TAMPERED",
+                Code.ARCHIVE_TAMPERED,
                 f"Files of profile {self.profile_id} were changed by something other than mini-kv while "
                 f"it ran: {', '.join(changed)}.",
             )
@@ -109,17 +110,17 @@ def _read(folder: Path) -> tuple[Profile, str]:
         profile = from_json(raw, Profile)
     except (FileNotFoundError, NotADirectoryError) as error:
         message = f"{folder} holds no {PROFILE_FILE}, so it is not the folder of a profile."
-        raise ConfigurationError("NOT_A_PROFILE", message) from error
+        raise ConfigurationError(Code.NOT_A_PROFILE, message) from error
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigurationError(
-            "PROFILE_UNREADABLE", f"{path} cannot be read as a profile: {why}."
+            Code.PROFILE_UNREADABLE, f"{path} cannot be read as a profile: {why}."
         ) from error
     if not is_readable_version(profile.schema_version):
         message = (
             f"{path} is of schema version {profile.schema_version}; this mini-kv reads {SCHEMA_VERSION}."
         )
-        raise ConfigurationError("PROFILE_UNREADABLE", message)
+        raise ConfigurationError(Code.PROFILE_UNREADABLE, message)
     return profile, sha256_bytes(raw)
 
 
@@ -180,5 +181,5 @@ def _part(folder: Path, name: str) -> bytes:
 
 def _tampered(profile: Profile, why: str) -> IntegrityError:
     return IntegrityError(
-        "PROFILE_TAMPERED", f"Profile {profile.profile_id} does not hold what it promises: {why}."
+        Code.PROFILE_TAMPERED, f"Profile {profile.profile_id} does not hold what it promises: {why}."
     )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mini_kv.core.codes import Code
 from mini_kv.core.record import Record
 from mini_kv.core.records.profile import SECTIONS
 from mini_kv.core.records.results import Finding
@@ -54,7 +55,7 @@ def find_ncu(path: str | None, nvcc: Compiler | None, environ: Mapping[str, str]
 
 def _missing(why: str, *evidence: str) -> Finding:
     return Finding(
-        code="NCU_MISSING",
+        code=Code.NCU_MISSING,
         message=f"Nsight Compute (ncu) was not found: {why}. Install it, or name it with --ncu.",
         evidence=tuple(text for text in evidence if text),
     )
@@ -128,25 +129,25 @@ def explain(
     evidence = _last_lines(said)
     if timed_out:
         message = f"The capture took longer than {timeout_s:g} s and was ended."
-        return Finding(code="TIMEOUT", message=message, evidence=evidence)
+        return Finding(code=Code.TIMEOUT, message=message, evidence=evidence)
     if _NO_PERMISSION.search(said):
         message = (
             "The driver lets only an administrator read the GPU's performance counters (ERR_NVGPUCTRPERM): "
             "run as root, or let it load with NVreg_RestrictProfilingToAdminUsers=0."
         )
-        return Finding(code="NCU_NO_PERMISSION", message=message, evidence=evidence)
+        return Finding(code=Code.NCU_NO_PERMISSION, message=message, evidence=evidence)
     if metric_is_unknown(said):
         message = "Nsight Compute does not know a metric that was asked for on this GPU."
-        return Finding(code="METRIC_MISSING", message=message, evidence=evidence)
+        return Finding(code=Code.METRIC_MISSING, message=message, evidence=evidence)
     if not target_done and _TARGET_RAN.search(said):
         message = f"The profiled process did not finish its calls (exit code {returncode})."
-        return Finding(code="TARGET_FAILED", message=message, evidence=evidence)
+        return Finding(code=Code.TARGET_FAILED, message=message, evidence=evidence)
     if target_done and not has_report and "No kernels were profiled" in said:
         message = "No launched kernel fits the manifest's kernel_name_regex."
-        return Finding(code="KERNEL_NOT_FOUND", message=message, evidence=evidence)
+        return Finding(code=Code.KERNEL_NOT_FOUND, message=message, evidence=evidence)
     if returncode != 0 or not has_report or not target_done:
         what = f"failed with exit code {returncode}" if returncode != 0 else "left no report"
-        return Finding(code="NCU_FAILED", message=f"Nsight Compute {what}.", evidence=evidence)
+        return Finding(code=Code.NCU_FAILED, message=f"Nsight Compute {what}.", evidence=evidence)
     return None
 
 

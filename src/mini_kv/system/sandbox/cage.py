@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.records.card import DeviceKind
 from mini_kv.core.records.isolation import Isolation, IsolationLevel
@@ -97,5 +98,5 @@ def build_cage(device: DeviceKind, import_path: Sequence[str], hidden: Sequence[
     except ValueError as error:
         levels = ", ".join(level.value for level in IsolationLevel)
         message = f"MINI_KV_ISOLATION names no level: '{named}' is none of {levels}."
-        raise ConfigurationError("UNKNOWN_ISOLATION", message) from error
+        raise ConfigurationError(Code.UNKNOWN_ISOLATION, message) from error
     return Cage(ground=ground, isolation=probe_ground(ground, highest))
