@@ -1,0 +1,1 @@
+"""Mutations of the code that decides verdicts: whether the unit tests notice each (``make mutants``)."""
