@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from mini_kv.system import gpu as gpu_module
 from mini_kv.system.gpu import NO_GPUS, GpuReport, Nvml, throttle_names, visible_places
 from mini_kv.system.host import HostFacts, IsolationFacts, host_facts, isolation_facts, usable_cpus
 from mini_kv.system.toolchain import Compiler, Toolchain, TorchFacts
+from processor_time import spent_ms
 
 GPU = GpuFacts(
     index=0,
@@ -278,16 +277,9 @@ def test_doctor_is_quick_and_imports_no_torch(tmp_path: Path, project_root: Path
     )
     places = [str(project_root / "src"), os.environ.get("PYTHONPATH", "")]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
-    started = time.monotonic()
-    ended = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        check=False,
-        timeout=30,
-    )
-    elapsed_s = time.monotonic() - started
-    assert ended.returncode == 0, ended.stderr
-    assert "cpu" in json.loads(ended.stdout)["can_verify"]
-    assert elapsed_s < 3.0  # 0.25 s alone; the budget of 1 s, widened for busy machines
+    with open(tmp_path / "out", "wb") as out, open(tmp_path / "err", "wb") as err:
+        argv = [sys.executable, "-c", script]
+        taken_ms, code = spent_ms(argv, cwd=tmp_path, env=environ, stdout=out, stderr=err)
+    assert code == 0, (tmp_path / "err").read_text()
+    assert "cpu" in json.loads((tmp_path / "out").read_bytes())["can_verify"]
+    assert taken_ms < 1000.0, "compilers that it asks for their version included"

@@ -114,6 +114,14 @@ def test_a_copied_candidate_took_its_originals_place_without_a_word() -> None:
         assert "candidates/a: give each a candidate\\_id" in text.replace("candidate_id", "candidate\\_id")
 
 
+def test_the_same_code_from_another_folder_took_a_place_without_a_word() -> None:
+    original = row(1, candidate_folder="candidates/a", code_sha256="1" * 64)
+    copy = row(2, candidate_folder="candidates/b", code_sha256="1" * 64)
+    (remark,) = rank_attempts([original, copy]).groups[0].remarks
+    assert remark.code == "ONE_NAME_TWO_FOLDERS"
+    assert "was the name of one in candidates/a" in remark.message
+
+
 def test_code_that_changed_under_one_version_is_remarked_upon_and_no_other() -> None:
     first = row(1, candidate_folder="candidates/a", code_sha256="1" * 64)
     second = row(2, candidate_folder="candidates/a", code_sha256="2" * 64)
@@ -326,8 +334,9 @@ def test_a_board_without_qualified_attempts_says_why(tmp_path: Path, mini_kv: Mi
     make.write_attempt(tmp_path, benchmark_stable=False)
     make.write_attempt(tmp_path, benchmark_stable=False, random_bytes=make.counting_bytes(1))
     make.write_attempt(tmp_path, exit_code=4, accepted=False, random_bytes=make.counting_bytes(2))
-    _, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path))
-    assert "(2 not stable, 1 not correct)" in out
+    code, out, _ = mini_kv("leaderboard", "--artifacts", str(tmp_path))
+    assert (code, "(2 not stable, 1 not correct)" in out) == (0, True)
+    assert "v0_naive" not in out
 
 
 @pytest.mark.parametrize("how", ["edited", "gone"])

@@ -151,8 +151,8 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
             yield from node.body
         case ast.AnnAssign():
             yield from ([node.value] if node.value is not None else [])
-        case ast.Assign(targets=[ast.Name(id=name)]) if (
-            name.startswith("__") or name[:1].isupper() and _is_type(node)
+        case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("__") or (
+            name[:1].isupper() and _is_type(node)
         ):
             return
         case ast.Call():

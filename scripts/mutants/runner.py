@@ -39,7 +39,7 @@ class Coverage:
     def of(self, mutant: Mutant) -> list[str]:
         """Return the tests that run a mutant's lines, the quickest first; all of them for code run at import."""
         lines = self.tests.get(mutant.module, {})
-        if mutant.function == "module" or "." not in mutant.function and mutant.function[:1].isupper():
+        if mutant.function == "module" or ("." not in mutant.function and mutant.function[:1].isupper()):
             found = set(lines.get(ALL_LINES, ()))
         else:
             found = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -279,15 +280,23 @@ def test_a_warning_stays_on_a_terminal_when_the_bars_go() -> None:
     assert "mini-kv: warning: [b]x[/] cannot be compared.\n" in stream.getvalue().replace("\r", "")
 
 
-def test_bars_on_a_terminal_survive_odd_details() -> None:
+def test_bars_on_a_terminal_survive_odd_details(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
+    monkeypatch.setenv("COLUMNS", "140")
     stream = Terminal()
     with progress_bars.display(stream) as show:
-        show(Event(stage="build", done=0, total=1, detail="[red]not markup[/] \ud83d" * 10))
-        show(Event(stage="build", done=1, total=1, detail="built"))
+        show(Event(stage="build", done=1, total=4, detail="begun"))
+        # What is drawn when the bars go is the last that was shown.
+        show(Event(stage="build", done=3, total=4, detail="[red]not markup[/] \ud83d\x1b[2J" * 10))
+    drawn = stream.getvalue()
+    drawn.encode()  # a lone surrogate cannot be written to a terminal
+    last = re.sub(r"\x1b\[[0-9;]*m", "", drawn).split("\r")[-2]
+    assert "build " in last and "\u2501" * 10 in last and " 3/4 " in last
+    assert r"[red]not markup[/] \ud83d\x1b[2J[red]" in last
+    assert "\x1b[2J" not in drawn and "begun" not in last
 
 
 # ---------------------------------------------------------------------------- signals

@@ -153,6 +153,7 @@ def test_summary_holds_the_raw_samples_and_what_follows() -> None:
     assert got.repeat_p95_us == pytest.approx((3.9, 6.9))
     assert got.mad_us == 1.5
     assert got.robust_cv == pytest.approx(1.4826 * 1.5 / 4.5)
+    assert got.robust_cv_p95 == pytest.approx(1.4826 * 1.5 / 5.4)
     assert got.cv == pytest.approx(got.std_us / 4.5)
 
 
@@ -209,6 +210,13 @@ def test_one_repeat_shows_no_spread_and_is_unstable() -> None:
     single = series((10.0, 10.0))
     assert codes(single, STEADY) == ["TOO_FEW_REPEATS"]
     assert codes(STEADY, single) == ["TOO_FEW_REPEATS"]
+
+
+def test_the_spread_of_the_p95_was_that_of_the_p50() -> None:
+    """The limit for the slow tail then never took effect."""
+    wild = series(*((10.0,) * 9 + (tail,) * 3 for tail in (11.0, 15.0, 22.0, 30.0, 12.0)))
+    assert wild.robust_cv < 0.001 < quality.MAX_CANDIDATE_P95_ROBUST_CV < wild.robust_cv_p95
+    assert codes(wild, STEADY) == ["CANDIDATE_P95_UNSTABLE"]
 
 
 def test_a_bimodal_case_is_unstable() -> None:

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from mini_kv.cli.main import COMMANDS
+from processor_time import least_ms, spent_ms
 
 # No torch, no processes, no clock in these: what they say follows from what they are given.
 PURE = ("core", "regression", "leaderboard", "profiling.analysis")
@@ -74,7 +74,7 @@ def test_a_planted_breach_is_seen(
 @pytest.mark.parametrize("name", PURE)
 def test_every_pure_module_is_named_by_a_contract(project_root: Path, name: str) -> None:
     place = project_root / "src/mini_kv" / name.replace(".", "/")
-    assert place.is_dir() or place.with_suffix(".py").is_file()
+    assert place.is_dir() or place.with_suffix(".py").is_file(), "renamed: this test guards nothing"
     forbidden = {
         target
         for contract in contracts(project_root)
@@ -87,18 +87,15 @@ def test_every_pure_module_is_named_by_a_contract(project_root: Path, name: str)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_imported_without_torch(project_root: Path, name: str) -> None:
     module = COMMANDS[name][0]
-    assert (project_root / f"src/mini_kv/cli/{module}.py").is_file()
+    assert (project_root / f"src/mini_kv/cli/{module}.py").is_file(), "renamed: this test guards nothing"
     code = f"import sys, mini_kv.cli.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
 def test_help_answers_in_time() -> None:
-    """The best of several runs: what else the machine does is not what is tested."""
-    best_ms = float("inf")
-    for _ in range(10):
-        start_ns = time.perf_counter_ns()
-        subprocess.run([sys.executable, "-m", "mini_kv", "--help"], check=True, stdout=subprocess.DEVNULL)
-        best_ms = min(best_ms, (time.perf_counter_ns() - start_ns) / 1e6)
-        if best_ms <= HELP_LIMIT_MS:
-            return
-    pytest.fail(f"mini-kv --help took {best_ms:.0f} ms at best; the limit is {HELP_LIMIT_MS} ms")
+    def once() -> float:
+        taken_ms, code = spent_ms([sys.executable, "-m", "mini_kv", "--help"], stdout=subprocess.DEVNULL)
+        assert code == 0
+        return taken_ms
+
+    assert least_ms(once, HELP_LIMIT_MS) <= HELP_LIMIT_MS

@@ -122,6 +122,7 @@ def test_what_differs_is_incomparable_and_named(changes: dict[str, Any], code: s
 
 def test_every_difference_is_named_at_once() -> None:
     got = decide(current(timed(), task_id="x", operator_version="9.0.0"), BASELINE, POLICY)
+    assert verdict(got) == (Decision.INCOMPARABLE, "DIFFERENT_TASK")
     assert "task id" in got.message
     assert "operator version" in got.message
 
@@ -129,6 +130,7 @@ def test_every_difference_is_named_at_once() -> None:
 def test_a_different_environment_is_explained_where_its_facts_are_known() -> None:
     other = msgspec.structs.replace(make.environment(machine="Other CPU"), torch="2.12.0")
     got = decide(current(timed(), environment_key=other.key, environment=other), BASELINE, POLICY)
+    assert verdict(got) == (Decision.INCOMPARABLE, "DIFFERENT_ENVIRONMENT")
     assert "CPU: Other CPU, was Example CPU" in got.message
     assert "torch: 2.12.0, was 2.11.0" in got.message
 
@@ -136,6 +138,7 @@ def test_a_different_environment_is_explained_where_its_facts_are_known() -> Non
 def test_another_kind_of_device_is_not_buried_under_all_that_follows_from_it() -> None:
     other = msgspec.structs.replace(make.environment(machine="Other CPU"), device="cuda", timer_plan="events")
     got = decide(current(timed(), environment_key="0" * 64, environment=other), BASELINE, POLICY)
+    assert verdict(got) == (Decision.INCOMPARABLE, "DIFFERENT_ENVIRONMENT")
     assert "the environment key differs (device: cuda, was cpu)" in got.message
 
 

@@ -38,9 +38,9 @@ def bomb(levels: int) -> str:
 
 
 def test_an_alias_bomb_is_refused_before_it_expands(project: Path) -> None:
-    started = time.perf_counter()
+    started_s = time.process_time()
     found = problems_of(project, bomb(30))
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started_s < 1.0
     assert len(found) == 1
     assert "aliases counted as often as they are used; allowed: at most 200,000" in found[0]
 
@@ -52,9 +52,9 @@ def test_a_bomb_of_mappings_and_deep_aliases_is_refused(project: Path) -> None:
 
 
 def test_more_values_than_any_card_needs_are_refused(project: Path) -> None:
-    started = time.perf_counter()
+    started_s = time.process_time()
     found = problems_of(project, "a: [" + "1," * (MAX_NODES + 10) + "]")
-    assert time.perf_counter() - started < 5.0
+    assert time.process_time() - started_s < 5.0
     assert len(found) == 1
     assert "found more than 200,000 values" in found[0]
 

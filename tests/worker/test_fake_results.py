@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from mini_kv.core.rules.registration import NO_FAKE
 from mini_kv.worker.contract_checks import fake_results, opcheck
 
 Meta = Callable[[torch.Tensor], torch.Tensor]
@@ -77,5 +78,7 @@ def test_an_operator_that_promises_nothing_is_no_pass(
     library = torch.library.Library("mini_kv_promises_nothing", "FRAGMENT")
     library.define("double(Tensor x) -> Tensor")
     library.impl("double", lambda x: x * 2, "CPU")
-    assert _asked(torch.ops.mini_kv_promises_nothing.double.default) is not None
+    found = _asked(torch.ops.mini_kv_promises_nothing.double.default)
     library._destroy()
+    assert found is not None and found.startswith(NO_FAKE)
+    assert "mini_kv_promises_nothing" in found

@@ -11,7 +11,15 @@ import torch
 from mini_kv.core.records.card import Tolerance
 from mini_kv.core.records.correctness import Numerics
 from mini_kv.worker import numerics as module
-from mini_kv.worker.numerics import compare, expect, reference_within_tolerance
+from mini_kv.worker.nulls import audit_nulls
+from mini_kv.worker.numerics import (
+    GRADIENT_FACTOR,
+    all_right,
+    compare,
+    expect,
+    expect_gradient,
+    reference_within_tolerance,
+)
 
 NAN, INF = math.nan, math.inf
 LOOSE = {"float32": Tolerance(rtol=1e-3, atol=1e-3), "float16": Tolerance(rtol=1e-3, atol=1e-3)}
@@ -149,6 +157,28 @@ def test_the_first_mismatches_are_named_by_output_and_index() -> None:
     assert found.element_count == 30
 
 
+def test_the_wrong_elements_of_the_worst_output_alone_were_counted() -> None:
+    exact = torch.zeros(6, dtype=torch.float64)
+    want = expect(exact.float(), exact, LOOSE)
+    wrong = [torch.zeros(6) for _ in range(3)]
+    wrong[0][:2], wrong[1][:3], wrong[2][0] = 7.0, NAN, INF
+    found = compare(wrong, [want] * 3)
+    assert (found.mismatch_count, found.nonfinite_mismatch_count, found.element_count) == (6, 4, 18)
+
+
+def test_integers_beyond_2_to_the_53_of_a_null_were_compared_as_fp64() -> None:
+    """A case that a result of nothing passes is INVALID; one off by one in 2^53 is no such result."""
+    right = torch.tensor([2**53, 7, 2**62])
+    want = expect(right, right, {})
+    for wrong in ([2**53 + 1, 7, 2**62], [2**53, 7, 2**62 + 1]):
+        found = torch.tensor(wrong)
+        assert not all_right(lambda part, found=found: found[part], want)  # type: ignore[misc]
+    assert all_right(lambda part: right[part], want)
+    audit = audit_nulls([right + 1], [want])
+    assert "input 0" not in audit.passed
+    assert "input 0" in audit_nulls([right.clone()], [want]).passed
+
+
 def test_only_a_few_mismatches_are_shown_and_all_are_counted() -> None:
     found = judged([1.0] * 100, [0.0] * 100)
     assert found.mismatch_count == 100
@@ -185,3 +215,16 @@ def test_a_reference_within_tolerance_of_itself_is_told_from_one_that_is_not() -
     assert reference_within_tolerance([expect(exact.float(), exact, LOOSE)])
     assert not reference_within_tolerance([expect(1.1 * exact.float(), exact, LOOSE)])
     assert not reference_within_tolerance([expect(torch.nan_to_num(exact.float()), exact, LOOSE)])
+
+
+@pytest.mark.parametrize("tolerance", [Tolerance(rtol=1e-3, atol=0.0), Tolerance(rtol=0.0, atol=2e-3)])
+@pytest.mark.parametrize(("share", "judges"), [(0.24, True), (0.26, False), (0.6, False)])
+def test_a_references_gradient_beyond_a_quarter_of_the_limit_judged_candidates(
+    tolerance: Tolerance, share: float, judges: bool
+) -> None:
+    exact = torch.tensor([1.0], dtype=torch.float64)
+    limit = GRADIENT_FACTOR * 2e-3  # both tolerances allow as much at 1
+    want = expect_gradient((exact + share * limit).float(), exact, {"float32": tolerance})
+    assert reference_within_tolerance([want]) is judges
+    assert compare([(exact + 0.99 * limit).float()], [want]).mismatch_count == 0
+    assert compare([(exact + 1.01 * limit).float()], [want]).mismatch_count == 1

@@ -113,8 +113,13 @@ def test_a_result_that_wants_gradients_where_no_input_does_is_refused(mode: p.Ca
 
 
 def test_a_result_that_carries_gradients_of_an_input_is_none_of_those() -> None:
-    reply = Worker(lambda x: x * 2.0).run(mode="requires_grad")
-    assert isinstance(reply, p.Ran)
+    worker = Worker(lambda x: x * 2.0)
+    reply = worker.run(mode="requires_grad")
+    assert isinstance(reply, p.Ran) and reply.altered == ()
+    (output,) = reply.outputs
+    assert (output.shape, output.dtype, output.aliases_input) == ((2, 3), "float32", None)
+    doubled = torch.arange(2.0, 14.0, 2.0).view(torch.uint8).tolist()
+    assert list(bytes(worker.payloads[0])) == doubled
 
 
 def test_a_result_of_the_inference_mode_is_refused() -> None:

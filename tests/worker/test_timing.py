@@ -62,9 +62,8 @@ def test_inputs_rotate_from_call_to_call() -> None:
 def test_the_kept_output_is_that_of_the_samples_last_call() -> None:
     counter = Counter()
     taken = batch(counter, warmup=1)
-    for sample, output in taken.outputs.items():
-        last = (sample + 1) * 5
-        assert output.tolist() == [float((last - 1) % 3), float(1 + last)]  # type: ignore[attr-defined]
+    kept = {sample: output.tolist() for sample, output in taken.outputs.items()}  # type: ignore[attr-defined]
+    assert kept == {sample: [float((5 * sample + 4) % 3), float(1 + 5 * sample + 5)] for sample in range(6)}
 
 
 def test_a_free_choice_of_calls_makes_a_sample_last_a_millisecond() -> None:
@@ -146,7 +145,11 @@ def test_outputs_are_kept_within_the_budget_and_at_least_the_last(monkeypatch: p
 
 
 def test_a_cpu_gets_the_cpus_stopwatch() -> None:
-    assert isinstance(timer_for(torch.device("cpu")), CpuTimer)
+    counter = Counter()
+    timer = timer_for(torch.device("cpu"))
+    assert type(timer) is CpuTimer
+    taken = timer.batch(counter, SETS, warmup=2, iterations=3, calls_per_sample=4, cache="hot")
+    assert (len(taken.samples_us), len(counter.calls)) == (3, 2 + 3 * 4)
 
 
 # ---------------------------------------------------------------------------- cases of one process
