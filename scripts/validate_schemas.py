@@ -20,32 +20,36 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 
+from mini_kv.core.records.archived_files import (
+    ATTEMPT_FILES,
+    BUILD_STDERR_FILE,
+    BUILD_STDOUT_FILE,
+    COMPARISON_FILES,
+    PROFILE_FILES,
+    SIDE_FILES,
+    RecordFile,
+)
 from mini_kv.core.records.schemas import DIALECT, FILE_SUFFIX, RECORDS, drift, schema_document, schema_id
+
+
+def archived_schemas() -> tuple[tuple[str, str], ...]:
+    """Return each file of an archive that holds a record, and its schema's name."""
+    names = {record: name for name, record in RECORDS.items()}
+    kept = dict.fromkeys((*ATTEMPT_FILES, *PROFILE_FILES, *COMPARISON_FILES, *SIDE_FILES))
+    return tuple((file.name, names[file.record]) for file in kept if isinstance(file, RecordFile))
+
 
 # Names in evidence/ and what they hold, first match wins.
 EVIDENCE_SCHEMAS: tuple[tuple[str, str], ...] = (
-    ("attempt.json", "attempt"),
-    ("task_card.json", "task_card"),
-    ("candidate_manifest.json", "candidate_manifest"),
-    ("environment.json", "environment"),
-    ("compile.json", "compile"),
-    ("correctness.json", "correctness"),
-    ("benchmark.json", "benchmark"),
-    ("confirmation_benchmark.json", "benchmark"),
-    ("retimed_benchmark.json", "benchmark"),
-    ("regression.json", "regression"),
+    *archived_schemas(),
     ("artifact_index.json", "artifact_index"),
-    ("comparison.json", "comparison"),
-    ("pairs.json", "pairs"),
-    ("more_pairs.json", "pairs"),
     ("*calibration*.json", "calibration"),
-    ("profile.json", "profile"),
     ("*profile_comparison*.json", "profile_comparison"),
     ("*leaderboard*.json", "leaderboard"),
     ("*baseline*.json", "baseline"),
 )
 
-RAW_LOGS = ("compile_stdout.log", "compile_stderr.log")
+RAW_LOGS = (BUILD_STDOUT_FILE.name, BUILD_STDERR_FILE.name)
 # JSON files in evidence/ that no record describes: name patterns, each with the reason beside it.
 EVIDENCE_WITHOUT_SCHEMA: tuple[str, ...] = (
     "gate_study_*.json",  # raw times and tables of scripts/gate_study.py, which is no part of the product

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fake_project import FakeProject
 from mini_kv.artifacts import check_files, promote_baseline, read_attempt
+from mini_kv.core.records.archived_files import ALWAYS, ATTEMPT_FILE, ATTEMPT_FILES, SOURCES_FOLDER
 from mini_kv.core.records.attempt import Attempt
 from mini_kv.core.records.results import Status
 from mini_kv.pipeline import Verdict
@@ -29,7 +30,9 @@ def assert_archived(verdict: Verdict) -> Attempt:
     assert attempt == verdict.attempt
     assert check_files(verdict.folder, attempt) == ()
     names = {file.path for file in attempt.files}
-    assert {"task_card.json", "candidate_manifest.json", "environment.json"} <= names
+    known = {file.name for file in ATTEMPT_FILES}
+    assert {name for name in names if not name.startswith(f"{SOURCES_FOLDER}/")} <= known
+    assert {file.name for file in ATTEMPT_FILES if file.when == ALWAYS} <= {ATTEMPT_FILE.name, *names}
     return attempt
 
 

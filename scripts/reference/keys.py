@@ -21,25 +21,16 @@ EXIT_CODES: Mapping[int, str] = types.MappingProxyType(
     }
 )
 
-WHERE_WRITTEN: Mapping[str, str] = types.MappingProxyType(
+# Where a record stands that is no file of an archive, or not only.
+WRITTEN_ELSEWHERE: Mapping[str, str] = types.MappingProxyType(
     {
-        "task_card": "`tasks/*.yaml`, and `task_card.json` of an attempt",
-        "candidate_manifest": "`candidates/*/*/candidate.yaml`, and `candidate_manifest.json` of an attempt",
-        "environment": "`environment.json` of an attempt",
-        "compile": "`compile.json` of an attempt",
-        "correctness": "`correctness.json` of an attempt",
-        "benchmark": "`benchmark.json` of an attempt; other batches are `confirmation_benchmark.json` (of a "
-        "P50 over its limit) and `retimed_benchmark.json` (where the reference had moved)",
-        "regression": "`regression.json` of an attempt that was held against a baseline",
-        "attempt": "`attempt.json`, the file that is written last",
+        "task_card": "`tasks/*.yaml`",
+        "candidate_manifest": "`candidates/*/*/candidate.yaml`",
         "artifact_index": "`artifacts/artifact_index.json`, written by `rebuild-index`",
         "leaderboard": "what `mini-kv leaderboard --json` prints",
         "baseline": "`baselines/*.json`, written by `promote-baseline`",
         "card_audit": "what `mini-kv audit-task --json` prints",
-        "comparison": "`comparison.json` of `compare`",
-        "pairs": "`pairs.json`: times of pairs of fresh processes",
         "calibration": "what `mini-kv calibrate --json` writes",
-        "profile": "`profile.json` below `artifacts/profiles/`",
         "profile_comparison": "what `mini-kv compare-profiles --json` prints",
     }
 )

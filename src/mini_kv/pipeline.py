@@ -15,6 +15,8 @@ import msgspec
 from mini_kv import artifacts, correctness, regression
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.progress import Event, Progress
+from mini_kv.core.record import Record
+from mini_kv.core.records import archived_files as files
 from mini_kv.core.records.attempt import Attempt, Baseline
 from mini_kv.core.records.benchmark import Benchmark
 from mini_kv.core.records.build import Build
@@ -253,21 +255,22 @@ def _archive(
     writer: artifacts.AttemptWriter,
     elapsed_s: float,
 ) -> Attempt:
-    writer.add_json("task_card.json", inputs.card.card)
-    writer.add_json("candidate_manifest.json", inputs.manifest.manifest)
-    writer.add_json("environment.json", inputs.environment)
+    records: dict[str, Record | None] = {
+        files.CARD_FILE.name: inputs.card.card,
+        files.MANIFEST_FILE.name: inputs.manifest.manifest,
+        files.ENVIRONMENT_FILE.name: inputs.environment,
+        files.CORRECTNESS_FILE.name: evidence.correctness,
+        files.BENCHMARK_FILE.name: evidence.benchmark,
+        files.REGRESSION_FILE.name: evidence.regression,
+        files.PAIRS_FILE.name: evidence.pairs,
+        files.MORE_PAIRS_FILE.name: evidence.more_pairs,
+        files.CONFIRMATION_FILE.name: evidence.confirmation,
+        files.RETIMED_FILE.name: evidence.retimed,
+    }
     if evidence.build is not None:
         for name, raw in build_files(inputs, evidence.build).items():
             writer.add_bytes(name, raw)
-    for name, record in (
-        ("correctness.json", evidence.correctness),
-        ("benchmark.json", evidence.benchmark),
-        ("regression.json", evidence.regression),
-        ("pairs.json", evidence.pairs),
-        ("more_pairs.json", evidence.more_pairs),
-        ("confirmation_benchmark.json", evidence.confirmation),
-        ("retimed_benchmark.json", evidence.retimed),
-    ):
+    for name, record in records.items():
         if record is not None:
             writer.add_json(name, record)
     return writer.finish(_attempt(request, inputs, evidence, writer, elapsed_s))

@@ -65,6 +65,8 @@ def written_in_call(call: ast.Call, known: Positions) -> Iterator[ast.AST]:
                 yield call
             if name == "add_argument" and "timeout" in "".join(ast.unparse(one) for one in call.args):
                 yield from (one for one in call.keywords if one.arg == "default" and numbers(one.value))
+        case _:
+            pass
 
 
 def written(tree: ast.AST, known: Positions) -> Iterator[ast.AST]:
@@ -87,6 +89,8 @@ def written(tree: ast.AST, known: Positions) -> Iterator[ast.AST]:
             ):
                 if "timeout" in name.lower() and writes_a_limit(value):
                     yield node
+            case _:
+                pass
 
 
 def limits_outside_the_table(package: Path) -> list[str]:
@@ -117,6 +121,8 @@ def table_of(path: Path) -> dict[str, tuple[float, str]]:
                 raise AssertionError(
                     f"{ast.unparse(node)} has no reason below it, or is no number of seconds"
                 )
+            case _:
+                pass
     return found
 
 

@@ -183,6 +183,8 @@ def made_names(source: str) -> set[str]:
                 found.add(name)
             case ast.Compare(left=ast.Name(id="values"), comparators=[ast.Constant(value=str(name))]):
                 found.add(name)
+            case _:
+                pass
     return found
 
 

@@ -12,15 +12,14 @@ from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.printable import printable
 from mini_kv.core.record import from_json
+from mini_kv.core.records.archived_files import ATTEMPT_FILE, ENVIRONMENT_FILE, SOURCES_FOLDER
 from mini_kv.core.records.attempt import Attempt, IndexRow
 from mini_kv.core.records.card import IDENTIFIER, SCHEMA_VERSION, is_readable_version
 from mini_kv.core.records.environment import Environment
 from mini_kv.core.records.results import Finding, Status
-from mini_kv.system.archive_folder import PARTIAL_SUFFIX, SOURCES_FOLDER, list_files, reason
+from mini_kv.system.archive_folder import PARTIAL_SUFFIX, list_files, reason
 from mini_kv.system.files import read_regular, sha256_file
 
-ATTEMPT_FILE = "attempt.json"
-ENVIRONMENT_FILE = "environment.json"
 MAX_RECORD_BYTES = 256 << 20
 
 ATTEMPT_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
@@ -70,7 +69,7 @@ def parse_attempt(folder: Path) -> tuple[Attempt, str]:
 
     Raises ``OSError`` or ``ValueError`` (``msgspec.ValidationError`` is one) with the reason.
     """
-    raw = read_record_bytes(folder / ATTEMPT_FILE)
+    raw = read_record_bytes(folder / ATTEMPT_FILE.name)
     attempt = from_json(raw, Attempt)
     if not is_readable_version(attempt.schema_version):
         major = SCHEMA_VERSION.partition(".")[0]
@@ -85,17 +84,17 @@ def read_attempt(folder: Path) -> tuple[Attempt, str]:
     try:
         return parse_attempt(folder)
     except (FileNotFoundError, NotADirectoryError) as error:
-        message = f"{folder} holds no {ATTEMPT_FILE}, so it is not the folder of an attempt."
+        message = f"{folder} holds no {ATTEMPT_FILE.name}, so it is not the folder of an attempt."
         raise ConfigurationError(Code.NOT_AN_ATTEMPT, message) from error
     except (OSError, ValueError, msgspec.DecodeError) as error:
-        message = f"{folder / ATTEMPT_FILE} cannot be read as an attempt: {reason(error)}."
+        message = f"{folder / ATTEMPT_FILE.name} cannot be read as an attempt: {reason(error)}."
         raise ConfigurationError(Code.ATTEMPT_UNREADABLE, message) from error
 
 
 def check_files(folder: Path, attempt: Attempt) -> tuple[Finding, ...]:
     """Re-hash every file of an attempt; return one finding for each that is changed, missing or added."""
     found, strange = list_files(folder)
-    found.pop(ATTEMPT_FILE, None)
+    found.pop(ATTEMPT_FILE.name, None)
     findings: list[Finding] = []
     for file in sorted(attempt.files, key=lambda file: file.path):
         facts = found.pop(file.path, None)
@@ -120,7 +119,7 @@ def check_files(folder: Path, attempt: Attempt) -> tuple[Finding, ...]:
 def index_row(folder: Path, attempt: Attempt, attempt_sha256: str) -> IndexRow:
     """Return what the index keeps of an attempt that lies in ``<artifacts>/<task>/<attempt>``."""
     try:
-        raw = read_record_bytes(folder / ENVIRONMENT_FILE)
+        raw = read_record_bytes(folder / ENVIRONMENT_FILE.name)
         environment = describe_environment(from_json(raw, Environment))
     except (OSError, ValueError, msgspec.DecodeError):
         environment = None  # an attempt that failed early may not have come so far

@@ -22,22 +22,30 @@ from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, IntegrityError
 from mini_kv.core.record import Record, from_json, to_json
+from mini_kv.core.records.archived_files import (
+    ATTEMPT_FILE,
+    BENCHMARK_FILE,
+    CARD_FILE,
+    ENVIRONMENT_FILE,
+    MANIFEST_FILE,
+    SOURCES_FOLDER,
+    RecordFile,
+)
 from mini_kv.core.records.attempt import Attempt, Baseline
 from mini_kv.core.records.benchmark import Benchmark
-from mini_kv.core.records.card import SCHEMA_VERSION, CandidateManifest, TaskCard, is_readable_version
-from mini_kv.core.records.environment import Environment
+from mini_kv.core.records.card import SCHEMA_VERSION, TaskCard, is_readable_version
 from mini_kv.core.records.results import Status
 from mini_kv.core.rules.quality import judge_quality
-from mini_kv.system.archive_folder import SOURCES_FOLDER, reason, utc_text
+from mini_kv.system.archive_folder import reason, utc_text
 from mini_kv.system.files import fsync_folder, write_bytes_atomic
 
 _R = TypeVar("_R", bound=Record)
 
 # Part of a baseline: the file of the attempt that it was read from.
 _PARTS = {
-    "candidate_manifest": "candidate_manifest.json",
-    "environment": "environment.json",
-    "benchmark": "benchmark.json",
+    "candidate_manifest": MANIFEST_FILE.name,
+    "environment": ENVIRONMENT_FILE.name,
+    "benchmark": BENCHMARK_FILE.name,
 }
 
 
@@ -60,9 +68,9 @@ def promote_baseline(attempt_folder: Path, output: Path, *, now: datetime, repla
     attempt, attempt_sha256 = read_attempt(folder)
     _require_unchanged(folder, attempt, attempt_sha256)
     _require_eligible(attempt)
-    benchmark = _archived(folder, attempt, "benchmark.json", Benchmark)
-    environment = _archived(folder, attempt, "environment.json", Environment)
-    card = _archived(folder, attempt, "task_card.json", TaskCard)
+    benchmark = _archived(folder, attempt, BENCHMARK_FILE)
+    environment = _archived(folder, attempt, ENVIRONMENT_FILE)
+    card = _archived(folder, attempt, CARD_FILE)
     _require_consistent(folder, attempt)
     _require_stable(attempt, benchmark, card)
     sources = _sources(folder, attempt)
@@ -71,7 +79,7 @@ def promote_baseline(attempt_folder: Path, output: Path, *, now: datetime, repla
         promoted_at=utc_text(now),
         attempt=attempt,
         attempt_sha256=attempt_sha256,
-        candidate_manifest=_archived(folder, attempt, "candidate_manifest.json", CandidateManifest),
+        candidate_manifest=_archived(folder, attempt, MANIFEST_FILE),
         environment=environment,
         benchmark=benchmark,
         sources=sources,
@@ -121,7 +129,7 @@ def _require_unchanged(folder: Path, attempt: Attempt, attempt_sha256: str) -> N
         ) from error
     known = indexed_sha256(folder.parent.parent, attempt.task_id, attempt.attempt_id)
     if known not in (None, attempt_sha256):
-        changes.append("attempt.json is not what the index recorded.")
+        changes.append(f"{ATTEMPT_FILE.name} is not what the index recorded.")
     if changes:
         raise IntegrityError(Code.ATTEMPT_CHANGED, f"{named} is not what was archived: {' '.join(changes)}")
 
@@ -141,13 +149,13 @@ def _require_eligible(attempt: Attempt) -> None:
         raise _refuse(attempt, what)
 
 
-def _archived(folder: Path, attempt: Attempt, name: str, kind: type[_R]) -> _R:
-    if all(file.path != name for file in attempt.files):
-        raise _refuse(attempt, f"it holds no {name}")
+def _archived(folder: Path, attempt: Attempt, wanted: RecordFile[_R]) -> _R:
+    if all(file.path != wanted.name for file in attempt.files):
+        raise _refuse(attempt, f"it holds no {wanted.name}")
     try:
-        return from_json(read_record_bytes(folder / name), kind)
+        return from_json(read_record_bytes(folder / wanted.name), wanted.record)
     except (OSError, ValueError, msgspec.DecodeError) as error:
-        raise _refuse(attempt, f"its {name} cannot be read ({reason(error)})") from error
+        raise _refuse(attempt, f"its {wanted.name} cannot be read ({reason(error)})") from error
 
 
 def _require_consistent(folder: Path, attempt: Attempt) -> None:

@@ -7,24 +7,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from mini_kv.artifacts.attempts import ATTEMPT_ID, ENVIRONMENT_FILE, read_record_bytes
+from mini_kv.artifacts.attempts import ATTEMPT_ID, read_record_bytes
 from mini_kv.core.record import Record, from_json
+from mini_kv.core.records.archived_files import (
+    BENCHMARK_FILE,
+    BUILD_FILE,
+    CARD_FILE,
+    CORRECTNESS_FILE,
+    ENVIRONMENT_FILE,
+    MANIFEST_FILE,
+    RecordFile,
+)
 from mini_kv.core.records.attempt import Attempt
 from mini_kv.core.records.benchmark import Benchmark
-from mini_kv.core.records.build import Build
 from mini_kv.core.records.card import CandidateManifest, TaskCard
-from mini_kv.core.records.correctness import Correctness
 from mini_kv.core.records.environment import Environment, key_follows
 from mini_kv.core.records.results import Status
 from mini_kv.core.rules.statistics import follows_from_samples, geometric_mean
 from mini_kv.core.rules.suite import suite_hash
 from mini_kv.system.archive_folder import reason
-
-BENCHMARK_FILE = "benchmark.json"
-CARD_FILE = "task_card.json"
-CORRECTNESS_FILE = "correctness.json"
-BUILD_FILE = "compile.json"
-MANIFEST_FILE = "candidate_manifest.json"
 
 _R = TypeVar("_R", bound=Record)
 
@@ -35,14 +36,14 @@ def contradictions(folder: Path, attempt: Attempt) -> tuple[str, ...]:
     The records were re-hashed already. One that is missing or unreadable shows nothing, which is no proof.
     """
     try:
-        card = _record(folder, attempt, CARD_FILE, TaskCard)
-        manifest = _record(folder, attempt, MANIFEST_FILE, CandidateManifest)
-        environment = _record(folder, attempt, ENVIRONMENT_FILE, Environment)
-        build = _record(folder, attempt, BUILD_FILE, Build)
-        correctness = _record(folder, attempt, CORRECTNESS_FILE, Correctness)
+        card = _record(folder, attempt, CARD_FILE)
+        manifest = _record(folder, attempt, MANIFEST_FILE)
+        environment = _record(folder, attempt, ENVIRONMENT_FILE)
+        build = _record(folder, attempt, BUILD_FILE)
+        correctness = _record(folder, attempt, CORRECTNESS_FILE)
         timed = None
         if attempt.benchmark_stable is not None or attempt.geomean_speedup is not None:
-            timed = _record(folder, attempt, BENCHMARK_FILE, Benchmark)
+            timed = _record(folder, attempt, BENCHMARK_FILE)
     except (OSError, ValueError) as error:
         return (f"it says that it is correct, but {reason(error)}",)
     found = [*of_parts(attempt, manifest, environment, timed), *_of_card(attempt, card)]
@@ -111,7 +112,7 @@ def _differ(what: str, claimed: object, recorded: object) -> Iterator[str]:
         yield f"it says that its {what} is {claimed}, its records say {recorded}"
 
 
-def _record(folder: Path, attempt: Attempt, name: str, kind: type[_R]) -> _R:
-    if all(file.path != name for file in attempt.files):
-        raise ValueError(f"it holds no {name}")
-    return from_json(read_record_bytes(folder / name), kind)
+def _record(folder: Path, attempt: Attempt, wanted: RecordFile[_R]) -> _R:
+    if all(file.path != wanted.name for file in attempt.files):
+        raise ValueError(f"it holds no {wanted.name}")
+    return from_json(read_record_bytes(folder / wanted.name), wanted.record)

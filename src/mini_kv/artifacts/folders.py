@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from mini_kv.artifacts.attempts import (
-    ATTEMPT_FILE,
     ATTEMPT_ID,
     TASK_ID,
     check_files,
@@ -19,6 +18,7 @@ from mini_kv.artifacts.attempts import (
 )
 from mini_kv.artifacts.contradictions import contradictions
 from mini_kv.core.codes import Code
+from mini_kv.core.records.archived_files import ATTEMPT_FILE
 from mini_kv.core.records.attempt import IndexRow
 from mini_kv.core.records.card import RESERVED_TASK_IDS
 from mini_kv.core.records.results import Finding
@@ -58,7 +58,7 @@ def entry_of(folder: Path) -> Entry:
             return Finding(code=Code.ATTEMPT_MISPLACED, message=message)
         changes = check_files(folder, attempt)
     except FileNotFoundError:
-        return Finding(code=Code.ATTEMPT_UNREADABLE, message=f"{path} holds no attempt.json.")
+        return Finding(code=Code.ATTEMPT_UNREADABLE, message=f"{path} holds no {ATTEMPT_FILE.name}.")
     except (OSError, ValueError, msgspec.DecodeError) as error:
         return Finding(
             code=Code.ATTEMPT_UNREADABLE, message=f"{path} cannot be read as an attempt: {reason(error)}."
@@ -90,7 +90,7 @@ def _changed(row: IndexRow, indexed_sha256: str) -> Finding:
         code=Code.ATTEMPT_CHANGED,
         message=f"{row.path} is not what was archived.",
         evidence=(
-            f"FILE_CHANGED: {ATTEMPT_FILE} was changed since it was indexed.",
+            f"FILE_CHANGED: {ATTEMPT_FILE.name} was changed since it was indexed.",
             f"indexed: sha256 {indexed_sha256}",
             f"found: sha256 {row.attempt_sha256}",
         ),

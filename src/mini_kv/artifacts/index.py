@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from mini_kv.artifacts.attempts import ATTEMPT_FILE, ATTEMPT_ID, TASK_ID
+from mini_kv.artifacts.attempts import ATTEMPT_ID, TASK_ID
 from mini_kv.artifacts.folders import (
     Entry,
     Hashes,
@@ -32,6 +32,7 @@ from mini_kv.artifacts.folders import (
 from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.record import from_json, to_json
+from mini_kv.core.records.archived_files import ATTEMPT_FILE
 from mini_kv.core.records.attempt import ArtifactIndex, IndexRow
 from mini_kv.core.records.card import SCHEMA_VERSION
 from mini_kv.core.records.results import Finding
@@ -258,7 +259,7 @@ def _with_lacking(
 def _settled(folder: Path, now_s: float) -> bool:
     """Say whether an attempt was published so long ago that its run is not about to index it."""
     try:
-        return abs(now_s - os.lstat(folder / ATTEMPT_FILE).st_mtime) > SETTLED_S
+        return abs(now_s - os.lstat(folder / ATTEMPT_FILE.name).st_mtime) > SETTLED_S
     except OSError:
         return False  # it was removed meanwhile
 
@@ -313,7 +314,9 @@ def _unlike(row: IndexRow, entry: Entry | None) -> Finding:
 def _indexed_entry(root: Path, row: IndexRow) -> Entry | None:
     """Return what the folder that a row names holds; ``None`` where it names none, or none is there."""
     folder = root / row.task_id / row.attempt_id
-    return entry_of(folder) if _names_an_attempt(row) and os.path.lexists(folder / ATTEMPT_FILE) else None
+    return (
+        entry_of(folder) if _names_an_attempt(row) and os.path.lexists(folder / ATTEMPT_FILE.name) else None
+    )
 
 
 def _names_an_attempt(row: IndexRow) -> bool:

@@ -9,12 +9,13 @@ from types import TracebackType
 
 import msgspec
 
-from mini_kv.artifacts.attempts import ATTEMPT_FILE, TASK_ID, index_row
+from mini_kv.artifacts.attempts import TASK_ID, index_row
 from mini_kv.artifacts.index import add_to_index, open_index
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, ExitCode, InternalError
 from mini_kv.core.record import to_json
+from mini_kv.core.records.archived_files import ATTEMPT_FILE
 from mini_kv.core.records.attempt import Attempt
 from mini_kv.core.records.card import RESERVED_TASK_IDS
 from mini_kv.core.records.results import Finding
@@ -50,7 +51,7 @@ class AttemptWriter(ArchiveFolder):
         super().__init__(
             artifacts_root / task_id,
             root=artifacts_root,
-            marker=ATTEMPT_FILE,
+            marker=ATTEMPT_FILE.name,
             noun="attempt",
             clock=clock,
             random_bytes=random_bytes,

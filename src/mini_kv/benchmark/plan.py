@@ -19,11 +19,17 @@ from mini_kv.core.rules.statistics import geometric_mean
 from mini_kv.core.time_limits import DEVICE_LOCK_TIMEOUT_S, TIMER_TIMEOUT_S
 from mini_kv.system.files import exclusive_lock
 
-# Part of the environment key: times taken under different plans are not comparable.
+# Part of the environment key: times taken under different plans are not comparable. What changes measured
+# times (a constant of the timer, a call, an order) gives the device's plan a new name here.
 TIMER_PLAN = {
     "cuda": "event pair a call; 20 calls behind a delay kernel; cold: 2 x L2 overwritten outside, "
     "inputs rotate over 2 x L2; v4",
     "cpu": "perf_counter_ns; calls a sample for at least 1 ms; inputs rotate; one thread; memory kept; v3",
+}
+# Of the code that shapes the samples under these names; docs/method.md says what counts.
+TIMER_FINGERPRINT = {
+    "cuda": "b920914c732a11b0",
+    "cpu": "fd49a902d565e68c",
 }
 
 

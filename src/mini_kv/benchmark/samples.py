@@ -27,6 +27,7 @@ from mini_kv.core.time_limits import BATCH_TIMEOUT_FACTOR, DROP_TIMING_TIMEOUT_S
 from mini_kv.system.seats import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost
 
+# These, what a batch is asked for and the order of the sides are part of the timer plan: see TIMER_PLAN.
 ROTATING_SETS = 3
 # A set beyond this is timed alone. Rotation keeps data from being reused out of a cache or remembered: no
 # cache holds a set this large, a remembered result would beat the memory bus and be refused as impossible,

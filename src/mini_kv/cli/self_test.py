@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.core.codes import Code
+from mini_kv.core.records.archived_files import ATTEMPT_FILE
 from mini_kv.core.time_limits import SELF_TEST_TIMEOUT_S
 from mini_kv.system.commands import Command, run_all
 from mini_kv.system.scratch import scratch_folder
@@ -78,7 +79,7 @@ def _verify(project: Path, name: str) -> tuple[str, ...]:
 
 
 def _told(known: Known, exit_code: int | None, archive: Path) -> Tested:
-    attempts = list(archive.glob("*/*/attempt.json"))
+    attempts = list(archive.glob(f"*/*/{ATTEMPT_FILE.name}"))
     if len(attempts) != 1:
         return Tested(known=known, fault=f"no verdict: exit code {exit_code}", level="")
     axes: dict[str, dict[str, Any]] = {

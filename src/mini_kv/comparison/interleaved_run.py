@@ -19,8 +19,9 @@ from mini_kv import correctness
 from mini_kv.benchmark.pair_timing import pair_plan
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.two_candidates import run_two_sides
-from mini_kv.comparison.sides import COMPARISON_FILE, Evidence, Side, archive
+from mini_kv.comparison.sides import Evidence, Side, archive
 from mini_kv.core.progress import Event, Progress
+from mini_kv.core.records.archived_files import COMPARISON_FILE
 from mini_kv.core.records.benchmark import Benchmark, KernelWitness
 from mini_kv.core.records.card import COMPARISONS_FOLDER, Case, DeviceRequest
 from mini_kv.core.records.comparison import Comparison
@@ -80,7 +81,7 @@ def compare(request: CompareRequest, progress: Progress) -> Compared:
     folder = ArchiveFolder(
         root / COMPARISONS_FOLDER / inputs.card.card.task_id,
         root=root,
-        marker=COMPARISON_FILE,
+        marker=COMPARISON_FILE.name,
         noun="comparison",
         clock=lambda: datetime.now(UTC),
         random_bytes=secrets.token_bytes,

@@ -12,6 +12,14 @@ from mini_kv.comparison.verdicts import compared_cases, overall
 from mini_kv.core.codes import Code
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.record import to_json
+from mini_kv.core.records.archived_files import (
+    BENCHMARK_FILE,
+    CARD_FILE,
+    CORRECTNESS_FILE,
+    ENVIRONMENT_FILE,
+    MANIFEST_FILE,
+    PAIRS_FILE,
+)
 from mini_kv.core.records.attempt import Axis
 from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase
 from mini_kv.core.records.build import Build
@@ -30,7 +38,6 @@ from mini_kv.core.rules.verdict import (
 from mini_kv.run import RunInputs, RunLog, build_files
 from mini_kv.system.archive_folder import ArchiveFolder
 
-COMPARISON_FILE = "comparison.json"
 # The first of these that either side has is the comparison's: the order in which stages depend on each other.
 _BY_STAGE = (ExitCode.COMPILATION, ExitCode.CORRECTNESS, ExitCode.INTEGRITY, ExitCode.BENCHMARK)
 
@@ -98,12 +105,12 @@ class Evidence(RunLog):
 def archive(evidence: Evidence, folder: ArchiveFolder, elapsed_s: float) -> Comparison:
     """Write every record and source, seal them with ``comparison.json``, publish; return the record."""
     inputs = evidence.a.inputs
-    folder.add_json("task_card.json", inputs.card.card)
-    folder.add_json("environment.json", inputs.environment)
+    folder.add_json(CARD_FILE.name, inputs.card.card)
+    folder.add_json(ENVIRONMENT_FILE.name, inputs.environment)
     for side in evidence.sides:
         _add_side(side, folder)
     if evidence.pairs is not None:
-        folder.add_json("pairs.json", evidence.pairs)
+        folder.add_json(PAIRS_FILE.name, evidence.pairs)
     files, changed = folder.hashed()
     record = msgspec.structs.replace(_record(evidence, folder, elapsed_s), files=files)
     if changed:
@@ -123,13 +130,13 @@ def archive(evidence: Evidence, folder: ArchiveFolder, elapsed_s: float) -> Comp
 
 
 def _add_side(side: Side, folder: ArchiveFolder) -> None:
-    folder.add_json(f"{side.folder}/candidate_manifest.json", side.inputs.manifest.manifest)
+    folder.add_json(f"{side.folder}/{MANIFEST_FILE.name}", side.inputs.manifest.manifest)
     if side.build is not None:
         for name, raw in build_files(side.inputs, side.build).items():
             folder.add_bytes(f"{side.folder}/{name}", raw)
-    for name, record in (("correctness.json", side.correctness), ("benchmark.json", side.benchmark)):
+    for file, record in ((CORRECTNESS_FILE, side.correctness), (BENCHMARK_FILE, side.benchmark)):
         if record is not None:
-            folder.add_json(f"{side.folder}/{name}", record)
+            folder.add_json(f"{side.folder}/{file.name}", record)
 
 
 def _record(evidence: Evidence, folder: ArchiveFolder, elapsed_s: float) -> Comparison:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from mini_kv.core.record import from_json
+from mini_kv.core.records.archived_files import BUILD_STDERR_FILE, BUILD_STDOUT_FILE, SOURCES_FOLDER
 from mini_kv.core.records.build import Build
 from mini_kv.core.records.results import Status
 from mini_kv.core.time_limits import NO_TIMEOUT_S
@@ -21,9 +22,9 @@ from mini_kv.system.files import exclusive_lock, read_regular, remove_tree, sha2
 RECORD_NAME = "build.json"
 MAX_RECORD_BYTES = 64 << 20
 OWNER_NAME = "owner.lock"
-SOURCES_NAME = "sources"
-STDOUT_NAME = "compile_stdout.log"
-STDERR_NAME = "compile_stderr.log"
+# The archive of a build keeps these under the same names.
+SOURCES_NAME = SOURCES_FOLDER
+STDOUT_NAME, STDERR_NAME = BUILD_STDOUT_FILE.name, BUILD_STDERR_FILE.name
 STALE_S = 3600.0
 FAILED_STALE_S = 24 * 3600.0
 NEWBORN_S = 60.0

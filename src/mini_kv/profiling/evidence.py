@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from mini_kv.compiler.snapshot import Snapshot
 from mini_kv.core.codes import Code, Fault
 from mini_kv.core.errors import ExitCode
+from mini_kv.core.records.archived_files import (
+    BUILD_FILE,
+    CARD_FILE,
+    ENVIRONMENT_FILE,
+    LOGS_FOLDER,
+    MANIFEST_FILE,
+    RAW_PAGE_FILE,
+    REPORT_FILE,
+)
 from mini_kv.core.records.build import Build
 from mini_kv.core.records.card import SCHEMA_VERSION, Case
 from mini_kv.core.records.correctness import CaseResult, Numerics
@@ -70,20 +79,20 @@ def _of_the_machine(failure: Finding, stage: Stage) -> bool:
 
 def add_files(inputs: Inputs, evidence: Evidence, archive: ProfileArchive) -> None:
     """Write everything but ``profile.json`` into the archive."""
-    archive.add_json("task_card.json", inputs.run.card.card)
-    archive.add_json("candidate_manifest.json", inputs.run.manifest.manifest)
-    archive.add_json("environment.json", inputs.run.environment)
+    archive.add_json(CARD_FILE.name, inputs.run.card.card)
+    archive.add_json(MANIFEST_FILE.name, inputs.run.manifest.manifest)
+    archive.add_json(ENVIRONMENT_FILE.name, inputs.run.environment)
     archive.add_tree(inputs.snapshot.files)
     if evidence.build is not None:
-        archive.add_json("compile.json", evidence.build)
+        archive.add_json(BUILD_FILE.name, evidence.build)
     capture = evidence.capture
     if capture is None:
         return
-    archive.add_tree(capture.logs, "logs")
+    archive.add_tree(capture.logs, LOGS_FOLDER)
     if capture.report is not None:
-        archive.add_bytes("report.ncu-rep", capture.report)
+        archive.add_bytes(REPORT_FILE.name, capture.report)
     if capture.raw_csv is not None:
-        archive.add_bytes("raw.csv", capture.raw_csv)
+        archive.add_bytes(RAW_PAGE_FILE.name, capture.raw_csv)
 
 
 def make_record(inputs: Inputs, evidence: Evidence, archive: ProfileArchive, elapsed_s: float) -> Profile:

@@ -18,6 +18,7 @@ from mini_kv.core import protocol as p
 from mini_kv.core.codes import Code
 from mini_kv.core.errors import InternalError
 from mini_kv.core.progress import Event, Progress
+from mini_kv.core.records.archived_files import SOURCES_FOLDER
 from mini_kv.core.records.build import Build
 from mini_kv.core.records.correctness import CaseResult, Numerics
 from mini_kv.core.records.profile import TargetPlan
@@ -148,7 +149,7 @@ def capture_request(inputs: Inputs, build: Build, ncu: Ncu, scratch: Path) -> Ca
     root, manifest = inputs.run.root, inputs.run.manifest.manifest
     if build.library is None or build.library_sha256 is None:
         raise InternalError(Code.BUILD, "a build that passed names no library")
-    sources = compiler.logs_folder(root, build) / "sources"
+    sources = compiler.logs_folder(root, build) / SOURCES_FOLDER
     return CaptureRequest(
         ncu=ncu,
         plan=TargetPlan(

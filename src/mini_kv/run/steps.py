@@ -12,6 +12,12 @@ from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.record import to_json
+from mini_kv.core.records.archived_files import (
+    BUILD_FILE,
+    BUILD_STDERR_FILE,
+    BUILD_STDOUT_FILE,
+    SOURCES_FOLDER,
+)
 from mini_kv.core.records.benchmark import Telemetry
 from mini_kv.core.records.build import Build
 from mini_kv.core.time_limits import BUILD_TIMEOUT_S
@@ -51,11 +57,12 @@ def build_files(inputs: RunInputs, build: Build) -> dict[str, bytes]:
     Raises ``ConfigurationError`` where the build's folder does not give them.
     """
     logs = compiler.logs_folder(inputs.root, build)
-    files = {"compile.json": to_json(build), "compile_stdout.log": b"", "compile_stderr.log": b""}
-    sources = logs / "sources"
-    paths = {name: logs / name for name in files if name.endswith(".log")}
+    printed = (BUILD_STDOUT_FILE.name, BUILD_STDERR_FILE.name)
+    files = {BUILD_FILE.name: to_json(build)} | dict.fromkeys(printed, b"")
+    sources = logs / SOURCES_FOLDER
+    paths = {name: logs / name for name in printed}
     paths |= {
-        f"sources/{path.relative_to(sources).as_posix()}": path
+        f"{SOURCES_FOLDER}/{path.relative_to(sources).as_posix()}": path
         for path in sorted(sources.rglob("*"))
         if not path.is_dir() and not path.is_symlink()
     }

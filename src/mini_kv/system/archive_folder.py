@@ -12,10 +12,10 @@ from mini_kv.core.codes import Code, of_ids
 from mini_kv.core.errors import ConfigurationError, IntegrityError, InternalError
 from mini_kv.core.printable import printable
 from mini_kv.core.record import to_json
+from mini_kv.core.records.archived_files import SOURCES_FOLDER
 from mini_kv.core.records.attempt import ArchivedFile
 from mini_kv.system.files import publish_folder, remove_tree, sha256_file, write_bytes_atomic
 
-SOURCES_FOLDER = "sources"
 PARTIAL_SUFFIX = ".partial"
 # Four random bytes collide once in four billion pairs within one second; a stuck source always does.
 MAX_ID_DRAWS = 16

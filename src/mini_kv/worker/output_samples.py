@@ -6,6 +6,8 @@ return replaces what stands in those places later, and is what the oracle judges
 
 It is the kernel that reads: pages that the candidate has left unreadable, to fill them in the handler of the
 fault, are an error there and call no handler.
+
+What is looked at within a CPU's sample is part of the timer plan: ``benchmark.plan.TIMER_PLAN``.
 """
 
 from __future__ import annotations

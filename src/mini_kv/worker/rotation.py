@@ -4,6 +4,8 @@ Overwriting a buffer of twice the L2 evicts ordinary lines only: what a kernel l
 ``evict_last`` outlives that, and the next call on the same set would find it. Sets that together are larger
 than the L2 push each other out. They also lie at as many places, and a memory-bound kernel's time depends
 on its buffers' places.
+
+Part of the timer plan: see ``benchmark.plan.TIMER_PLAN`` before changing how sets rotate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Prepared cases and their kept outputs: the timing part that oracle and candidate worker share."""
+"""Prepared cases and their kept outputs: the timing part that oracle and candidate worker share.
+
+Which sets rotate, and over how much memory, is part of the timer plan: ``benchmark.plan.TIMER_PLAN``.
+"""
 
 from __future__ import annotations
 

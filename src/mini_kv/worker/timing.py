@@ -7,6 +7,9 @@ mode a buffer of twice the L2 is overwritten before each sample, outside the pai
 
 CPU: every sample is one ``perf_counter_ns`` interval around enough calls to last at least 1 ms, with
 one torch thread: with more, a core that is busy elsewhere stalls every parallel loop at its barrier.
+
+All of this is part of the timer plan: another value, call or order changes measured times, and needs a new
+name in ``benchmark.plan.TIMER_PLAN``. A test holds the code against the fingerprint that stands there.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from mini_kv.core.codes import Code
+from mini_kv.core.records.archived_files import REPORT_FILE
 from mini_kv.core.records.profile import EXTRA_METRICS, SECTIONS, ProfilerRun, TargetPlan
 from mini_kv.core.records.results import Finding
 from mini_kv.core.time_limits import NCU_IMPORT_TIMEOUT_S
@@ -88,7 +89,7 @@ def capture(request: CaptureRequest) -> Capture:
 def _attempt(request: CaptureRequest, metrics: Sequence[str]) -> Capture:
     outputs = Path(request.plan.output_folder)
     outputs.mkdir(parents=True, exist_ok=True)
-    report, log = request.scratch / "report.ncu-rep", request.scratch / "ncu.log"
+    report, log = request.scratch / REPORT_FILE.name, request.scratch / "ncu.log"
     for stale in (report, log, outputs / "done.json"):
         stale.unlink(missing_ok=True)
     command = profile_command(
@@ -178,7 +179,7 @@ def _run_record(
 
 
 def _read_back(request: CaptureRequest, result: Capture) -> None:
-    report = request.scratch / "report.ncu-rep"
+    report = request.scratch / REPORT_FILE.name
     try:
         result.report = read_regular(report, MAX_REPORT_BYTES)
     except (OSError, ValueError) as error:

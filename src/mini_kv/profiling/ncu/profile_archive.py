@@ -5,36 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from mini_kv.core.canonical import fixed_seed, sha256_bytes
 from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, IntegrityError
-from mini_kv.core.record import from_json, to_json
-from mini_kv.core.records.build import Build
+from mini_kv.core.record import Record, from_json, to_json
+from mini_kv.core.records.archived_files import (
+    BUILD_FILE,
+    CARD_FILE,
+    ENVIRONMENT_FILE,
+    MANIFEST_FILE,
+    PROFILE_FILE,
+    RAW_PAGE_FILE,
+    REPORT_FILE,
+    SOURCES_FOLDER,
+    RecordFile,
+)
 from mini_kv.core.records.card import (
     PROFILES_FOLDER,
     SCHEMA_VERSION,
-    CandidateManifest,
-    TaskCard,
     is_readable_version,
 )
-from mini_kv.core.records.environment import Environment, key_follows
+from mini_kv.core.records.environment import key_follows
 from mini_kv.core.records.profile import Profile
 from mini_kv.core.records.results import Status
 from mini_kv.core.rules.suite import suite_hash
-from mini_kv.system.archive_folder import SOURCES_FOLDER, ArchiveFolder
+from mini_kv.system.archive_folder import ArchiveFolder
 from mini_kv.system.files import read_regular, sha256_file
 
-PROFILE_FILE = "profile.json"
-CARD_FILE = "task_card.json"
-MANIFEST_FILE = "candidate_manifest.json"
-ENVIRONMENT_FILE = "environment.json"
-COMPILE_FILE = "compile.json"
-REPORT_FILE = "report.ncu-rep"
-CSV_FILE = "raw.csv"
 MAX_RECORD_BYTES = 64 << 20
+
+_R = TypeVar("_R", bound=Record)
 
 
 class ProfileArchive(ArchiveFolder):
@@ -52,7 +56,7 @@ class ProfileArchive(ArchiveFolder):
         super().__init__(
             artifacts_root / PROFILES_FOLDER / task_id,
             root=artifacts_root,
-            marker=PROFILE_FILE,
+            marker=PROFILE_FILE.name,
             noun="profile",
             clock=clock,
             random_bytes=random_bytes,
@@ -91,25 +95,25 @@ def load_profile(path: Path) -> tuple[Profile, str, str | None]:
     the folder held against what the profile says it is bound to. Raises ``ConfigurationError`` for what is
     no profile, ``IntegrityError`` (``PROFILE_TAMPERED``) for one that does not hold what it promises.
     """
-    folder = path.parent if path.name == PROFILE_FILE else path
+    folder = path.parent if path.name == PROFILE_FILE.name else path
     profile, digest = _read(folder)
     _check_files(folder, profile)
     _check_bindings(folder, profile)
-    if all(entry.path != CSV_FILE for entry in profile.files):
+    if all(entry.path != RAW_PAGE_FILE.name for entry in profile.files):
         return profile, digest, None
     try:
-        return profile, digest, _part(folder, CSV_FILE).decode("utf-8", "replace")
+        return profile, digest, _part(folder, RAW_PAGE_FILE.name).decode("utf-8", "replace")
     except (OSError, ValueError) as error:
         raise _tampered(profile, f"its raw page cannot be read: {error}") from error
 
 
 def _read(folder: Path) -> tuple[Profile, str]:
-    path = folder / PROFILE_FILE
+    path = folder / PROFILE_FILE.name
     try:
         raw = read_regular(path, MAX_RECORD_BYTES)
         profile = from_json(raw, Profile)
     except (FileNotFoundError, NotADirectoryError) as error:
-        message = f"{folder} holds no {PROFILE_FILE}, so it is not the folder of a profile."
+        message = f"{folder} holds no {PROFILE_FILE.name}, so it is not the folder of a profile."
         raise ConfigurationError(Code.NOT_A_PROFILE, message) from error
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         why = error.strerror if isinstance(error, OSError) else error
@@ -139,15 +143,16 @@ def _check_files(folder: Path, profile: Profile) -> None:
 def _check_bindings(folder: Path, profile: Profile) -> None:
     """Hold the records in the folder against the hashes that bind the profile."""
     listed = {entry.path for entry in profile.files}
-    needed = {CARD_FILE, MANIFEST_FILE, ENVIRONMENT_FILE}
-    needed |= {COMPILE_FILE, REPORT_FILE, CSV_FILE} if profile.status is Status.PASS else set()
+    needed = {CARD_FILE.name, MANIFEST_FILE.name, ENVIRONMENT_FILE.name}
+    if profile.status is Status.PASS:
+        needed |= {BUILD_FILE.name, REPORT_FILE.name, RAW_PAGE_FILE.name}
     if not needed <= listed:
         raise _tampered(profile, f"it does not hold {', '.join(sorted(needed - listed))}")
     try:
-        card = from_json(_part(folder, CARD_FILE), TaskCard)
-        manifest = from_json(_part(folder, MANIFEST_FILE), CandidateManifest)
-        environment = from_json(_part(folder, ENVIRONMENT_FILE), Environment)
-        build = from_json(_part(folder, COMPILE_FILE), Build) if COMPILE_FILE in listed else None
+        card = _record(folder, CARD_FILE)
+        manifest = _record(folder, MANIFEST_FILE)
+        environment = _record(folder, ENVIRONMENT_FILE)
+        build = _record(folder, BUILD_FILE) if BUILD_FILE.name in listed else None
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise _tampered(profile, f"one of its records cannot be read: {error}") from error
     bound: dict[str, tuple[object, object]] = {
@@ -173,6 +178,10 @@ def _check_bindings(folder: Path, profile: Profile) -> None:
     for noun, (found, promised) in bound.items():
         if found != promised:
             raise _tampered(profile, f"its {noun} is not the one it is bound to")
+
+
+def _record(folder: Path, wanted: RecordFile[_R]) -> _R:
+    return from_json(_part(folder, wanted.name), wanted.record)
 
 
 def _part(folder: Path, name: str) -> bytes:

@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+from mini_kv.core.records.archived_files import SOURCES_FOLDER
+
 
 def make_rooms(folder: Path, user: int) -> tuple[Path, Path]:
     """Make ``scratch`` (the worker's own) and ``inbox`` (the judge's, readable) in a worker's folder."""
@@ -28,17 +30,17 @@ def hand_over(library: Path, python: str | None, inbox: Path) -> tuple[str, str 
     if python is None:
         return opened, None
     # The sources as they were compiled, beside the library, where the plan names those.
-    source, compiled = Path(python), library.parent / "sources"
+    source, compiled = Path(python), library.parent / SOURCES_FOLDER
     tree = compiled if source.is_relative_to(compiled) else source.parent
     for place, folders, names in os.walk(tree):
-        target = inbox / "sources" / Path(place).relative_to(tree)
+        target = inbox / SOURCES_FOLDER / Path(place).relative_to(tree)
         target.mkdir(parents=True, exist_ok=True)
         target.chmod(0o755)
         folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
         for name in names:
             if not os.path.islink(os.path.join(place, name)):
                 _copy(Path(place, name), target / name)
-    return opened, str(inbox / "sources" / source.relative_to(tree))
+    return opened, str(inbox / SOURCES_FOLDER / source.relative_to(tree))
 
 
 def _copy(source: Path, target: Path) -> str:
