@@ -1,4 +1,4 @@
-"""What the reference says beside what the code says itself: exit codes, places of files, meanings of keys."""
+"""What the reference says and the code does not: exit codes, places of files, meanings of keys."""
 
 from __future__ import annotations
 
@@ -81,32 +81,5 @@ CONTRACT_KEYS: Mapping[str, str] = types.MappingProxyType(
         "allow_workspace": "memory of torch's allocator may outlive a call's results",
         "allow_global_state": "torch's flags, threads and the environment may be changed",
         "secret_shapes": "three more core cases a run, of shapes that nobody knows before it",
-    }
-)
-
-# Codes whose sentence is put together elsewhere or comes from another program.
-CODE_MEANINGS: Mapping[str, str] = types.MappingProxyType(
-    {
-        "BUILD_FAILED": "the candidate does not build, so there is nothing to profile",
-        "CANDIDATE_P50_UNSTABLE": "the candidate's P50 varies too much between repeats",
-        "CANDIDATE_P95_UNSTABLE": "the candidate's P95 varies too much between repeats",
-        "CASE_FAILED": "the case is not correct, so its profile would mean nothing",
-        "COMPILE_ERROR": "a source does not compile; the compiler's first error follows",
-        "DIFFERENT_OPERATOR_VERSION": "the baseline is of another operator version",
-        "DIFFERENT_SUITE": "the card measures something else than it did for the baseline",
-        "DIFFERENT_TASK": "the baseline is of another task",
-        "INVALID_MANIFEST": "the candidate manifest breaks rules; every one is listed",
-        "INVALID_TASK_CARD": "the Task Card breaks rules; every one is listed",
-        "LIBRARY_DOES_NOT_LOAD": "the library cannot be opened; the loader's own words follow",
-        "PAIRED_P50_SLOWER": "over the limit beside the baseline's own code, in pairs of fresh processes",
-        "PAIRED_SLOWER": "slower beside the baseline's own code, below the limit",
-        "REFERENCE_P50_UNSTABLE": "the reference's P50 varies too much between repeats",
-        "SHORT_TRANSCRIPT": "fewer samples came back than the plan demands",
-        "TIMED_OUTPUT_WRONG": "the output of a timed call is wrong",
-        "WORKER_FAILED": "the worker could not carry out what it was asked",
-        "WRONG_DEVICE": "an output is on another device than the plan demands",
-        "WRONG_DTYPE": "an output has another dtype than the plan demands",
-        "WRONG_SHAPE": "an output has another shape than the plan demands",
-        "WRONG_STRIDES": "an output is not contiguous",
     }
 )

@@ -26,7 +26,7 @@ class ExitCode(enum.IntEnum):
 
 
 class Fault(enum.Enum):
-    """Whose fault a code tells of, or what is at fault."""
+    """Whose fault a code tells of: ``CALLER`` is the command line, ``ARCHIVE`` what was kept."""
 
     CANDIDATE = "candidate"
     CARD = "card"
@@ -212,7 +212,7 @@ class Code(enum.StrEnum):
     CHECK_FAILED_TO_RUN = _contract("a contract check could not be carried out")
     UNANSWERED = _contract("the worker gave no answer to a contract check")
     NOT_TRACED = _contract("no call could be traced, so nothing is known of what the calls did")
-    GLOBAL_STATE_CHANGED = _contract("the candidate changed its process: torch's flags, threads, ...")
+    GLOBAL_STATE_CHANGED = _contract("the candidate changed its process: torch's flags, threads or the like")
     WORKSPACE_KEPT = _contract("the calls left memory of torch's allocated, and the card allows no workspace")
     LIBRARY_CALL = _Kind(Fault.CANDIDATE, ("contract", "timing"), ExitCode.CORRECTNESS)(
         "the candidate called a library where the card wants its own kernels"
@@ -340,7 +340,7 @@ class Code(enum.StrEnum):
     CANDIDATE_MISSING = _caller("the candidate's folder does not exist")
     WRONG_CANDIDATE = _caller("the candidate implements another operator than the card's")
     CASE_UNKNOWN = _caller("the card has no legal case of that name")
-    UNKNOWN_ISOLATION = _caller("MINI_KV_ISOLATION names no isolation level")
+    UNKNOWN_ISOLATION = _caller("the isolation level in MINI_KV_ISOLATION is none")
     SOURCES_CHANGED = _caller("the candidate's files changed while they were being read")
     NOT_AN_ATTEMPT = _caller("what is named is not the folder of an attempt")
     ATTEMPT_UNFINISHED = _caller("the attempt was never finished")
@@ -410,7 +410,7 @@ class Code(enum.StrEnum):
     ATTEMPT_ID = _own("no free id was found for an attempt")
     COMPARISON_ID = _own("no free id was found for a comparison")
     PROFILE_ID = _own("no free id was found for a profile")
-    ATTEMPT_NOT_FINISHED = _own("an attempt was never finished")
+    ATTEMPT_NOT_FINISHED = _own("an attempt ended without its record")
     ATTEMPT_MISMATCH = _own("an attempt cannot be finished with another one's record")
     BUILD = _own("a build that passed names no library")
     UNSAFE_DELETE = _own("a folder to delete does not lie where it must")
