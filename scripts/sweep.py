@@ -135,7 +135,7 @@ def sweep(dtype: str, calls: int) -> Sweep:
     """Measure everything on the current GPU."""
     import torch
 
-    from mini_kv.worker.timing import CudaTimer
+    from mini_kv.worker.cuda_timer import CudaTimer
 
     points = []
     for operator, folder in BEST.items():

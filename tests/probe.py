@@ -17,6 +17,7 @@ from mini_kv.core.records.build import Build
 from mini_kv.core.records.card import BenchmarkPlan, Case, CaseKind, Contract, TaskCard, Tolerance
 from mini_kv.core.records.results import Status
 from mini_kv.correctness import Subject
+from mini_kv.system.oracle_client import OracleClient
 from mini_kv.system.toolchain import find_toolchain
 from mini_kv.system.workers import Answer
 from mini_kv.task_card import load_manifest
@@ -27,7 +28,7 @@ FIXTURE = Path(__file__).resolve().parent / "fixtures" / "primitives"
 SEED = "0123456789abcdef"
 
 
-class SeatHere:
+class SeatHere(OracleClient):
     """A seat whose worker is in this process: the real roles, no socket between."""
 
     number = 1
@@ -39,12 +40,12 @@ class SeatHere:
         self._role = role
         self._role.answer(p.Hello(device="cpu", threads=1), ())
 
-    def load(self, request: Any) -> Any:
+    def load(self, request: p.Request) -> Any:
         return self._role.answer(request, ())[0]
 
     def ask(
         self,
-        message: Any,
+        message: p.Request,
         payloads: Sequence[Any] = (),
         *,
         timeout_s: float,
@@ -56,9 +57,6 @@ class SeatHere:
         except Exception as error:  # noqa: BLE001 - as the real worker's main does
             return Answer(reply=p.Failed(code=type(error).__name__, message=str(error)), payloads=[])
         return Answer(reply=reply, payloads=[bytearray(payload) for payload in out])
-
-    def audit(self, key: str) -> Any:
-        return self._role.answer(p.AuditCase(key=key), ())[0]
 
     def retire(self) -> None:
         raise AssertionError("the device works")

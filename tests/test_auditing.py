@@ -17,6 +17,8 @@ from mini_kv.core.records.card import Tolerance
 from mini_kv.core.records.card_audit import CardAudit
 from mini_kv.core.records.results import Status
 from mini_kv.core.rules.null_candidates import common_nulls, judge_audits
+from mini_kv.system.oracle_client import OracleClient
+from mini_kv.system.workers import Answer
 from mini_kv.task_card import load_task_card
 from mini_kv.worker.nulls import audit_nulls
 from mini_kv.worker.numerics import expect
@@ -27,28 +29,20 @@ ROOT = FIXTURE.parents[2]
 LOOSE = {"float32": Tolerance(rtol=1e-3, atol=0.0), "int32": Tolerance(rtol=0.0, atol=0.0)}
 
 
-class SeatHere:
-    """An oracle's seat whose worker is in this process."""
+class SeatHere(OracleClient):
+    """An oracle whose worker is in this process."""
 
     def __init__(self) -> None:
         self._oracle = Oracle()
         self._oracle.answer(p.Hello(device="cpu", threads=1), ())
 
-    def load(self, request: p.LoadReference) -> Any:
-        return self._oracle.answer(request, ())[0]
-
-    def ask(self, message: Any, payloads: Any = (), *, timeout_s: float) -> Any:
-        class Reply:
-            reply, payloads = self._oracle.answer(message, ())
-
-        return Reply
-
-    def audit(self, key: str) -> Any:
-        return self._oracle.answer(p.AuditCase(key=key), ())[0]
+    def ask(self, message: p.Request, payloads: Any = (), **_: Any) -> Answer:
+        reply, out = self._oracle.answer(message, ())
+        return Answer(reply=reply, payloads=[bytearray(payload) for payload in out])
 
 
 def audit(path: Path, root: Path) -> CardAudit:
-    return audit_card(load_task_card(path, root).card, "cpu", SeatHere(), silent)  # type: ignore[arg-type]
+    return audit_card(load_task_card(path, root).card, "cpu", SeatHere(), silent)
 
 
 def by_id(made: CardAudit) -> dict[str, tuple[str | None, tuple[str, ...]]]:

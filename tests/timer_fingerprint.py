@@ -30,8 +30,8 @@ SHARED = (
     "worker.timed_cases:TimedCases.__init__",
 )
 ROOTS = {
-    "cuda": (*SHARED, "worker.timing:CudaTimer"),
-    "cpu": (*SHARED, "worker.timing:CpuTimer"),
+    "cuda": (*SHARED, "worker.cuda_timer:CudaTimer"),
+    "cpu": (*SHARED, "worker.cpu_timer:CpuTimer"),
 }
 # Here unfolding ends: a conversation between processes, what only carries data, a check of a result's class.
 OPAQUE = frozenset({"take_batch", "catch_output", "timer_for", "plain"})

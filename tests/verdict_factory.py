@@ -122,7 +122,7 @@ def axes(
     skipped: bool = False,
     **more: Any,
 ) -> tuple[Axis, ...]:
-    return axes_of(build, fault, found, timed, gate, skipped, **more)
+    return axes_of(build, fault, found, timed, regression=gate, benchmark_skipped=skipped, **more)
 
 
 def axis(name: str, *arguments: Any, **named: Any) -> Axis:

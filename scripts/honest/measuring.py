@@ -195,7 +195,7 @@ def finish(run: Run) -> HonestRun:
     record = benchmark_record(run.subject, [case], run.entry.timer, run.watch, 0.0)
     axis = next(
         one
-        for one in axes_of(None, None, None, record, None, benchmark_skipped=False)
+        for one in axes_of(None, None, None, record, regression=None, benchmark_skipped=False)
         if one.name == "timing"
     )
     return HonestRun(

@@ -189,7 +189,7 @@ def decide(
     now = benchmark_of([_case(evidence, plan, current, b[0], plan.candidate) for plan in plans], device)
     again = benchmark_of([_case(evidence, plan, b[-1], b[1], plan.candidate) for plan in plans], device)
     alone = compare_benchmarks(now, then, policy, retimed=again)
-    confirmed = compare_benchmarks(now, then, policy, again, again)
+    confirmed = compare_benchmarks(now, then, policy, confirmation=again, retimed=again)
     regression = sum_up(alone, "study", None)
     sets = {plan.kernel: evidence.log_ratios(a, b, plan) for plan in plans}
     decided = add_pairs(regression, sets, policy)

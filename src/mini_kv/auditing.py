@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import canonical_sha256, fixed_seed
 from mini_kv.core.codes import Code
-from mini_kv.core.errors import InternalError
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.records.card import SCHEMA_VERSION, Case, CaseKind, DeviceKind, TaskCard
 from mini_kv.core.records.card_audit import CardAudit, CaseAudit
@@ -16,6 +15,7 @@ from mini_kv.core.rules.null_candidates import common_nulls, judge_audits
 from mini_kv.core.rules.suite import suite_hash
 from mini_kv.core.time_limits import AUDITED_CASE_TIMEOUT_S
 from mini_kv.system.host import usable_cpus
+from mini_kv.system.oracle_client import OracleClient, not_makeable
 from mini_kv.system.scratch import scratch_folder, sweep_scratch
 from mini_kv.system.seats import OracleSeat
 from mini_kv.system.workers import Nursery
@@ -40,19 +40,13 @@ def audit_in_fresh_oracle(
             nursery.close()
 
 
-def audit_card(card: TaskCard, device: DeviceKind, oracle: OracleSeat, progress: Progress) -> CardAudit:
+def audit_card(card: TaskCard, device: DeviceKind, oracle: OracleClient, progress: Progress) -> CardAudit:
     """Import the card's reference in the greeted ``oracle`` and audit every case that is not illegal.
 
     Raises ``ConfigurationError`` when the reference cannot be imported, ``InternalError`` when the oracle
     is lost.
     """
-    loaded = oracle.load(
-        p.LoadReference(
-            reference=card.reference,
-            input_factory=card.input_factory,
-            tolerances={str(name): limit for name, limit in card.tolerances.items()},
-        )
-    )
+    loaded = oracle.load_card(card)
     legal = [case for case in card.cases if case.kind is not CaseKind.ILLEGAL]
     audits: list[CaseAudit] = []
     for case in legal:
@@ -82,7 +76,7 @@ def audit_seeds(task_id: str, case: Case) -> tuple[str, ...]:
     )
 
 
-def _audit(card: TaskCard, case: Case, oracle: OracleSeat) -> CaseAudit:
+def _audit(card: TaskCard, case: Case, oracle: OracleClient) -> CaseAudit:
     seeds = audit_seeds(card.task_id, case)
     audits: list[p.CaseAudited] = []
     for seed in seeds:
@@ -94,20 +88,14 @@ def _audit(card: TaskCard, case: Case, oracle: OracleSeat) -> CaseAudit:
     return _case(case, seeds, audits, (degenerate,) if degenerate is not None else ())
 
 
-def _one(case: Case, seed: str, oracle: OracleSeat) -> p.CaseAudited | Finding:
+def _one(case: Case, seed: str, oracle: OracleClient) -> p.CaseAudited | Finding:
     key = f"audit/{case.id}/{seed}"
-    made = oracle.ask(
-        p.MakeCase(key=key, params=case.params, seed=seed, expect_values=True),
-        timeout_s=AUDITED_CASE_TIMEOUT_S,
-    ).reply
+    made = oracle.make_case(key, case, seed, timeout_s=AUDITED_CASE_TIMEOUT_S)
     if isinstance(made, p.Failed):
-        message = f"the card's input factory or reference raised {made.code}: {made.message}"
-        return Finding(code=Code.CASE_NOT_MAKEABLE, message=message)
-    if not isinstance(made, p.CaseMade):
-        raise InternalError(Code.PROTOCOL, f"the oracle answered MakeCase with {type(made).__name__}")
+        return not_makeable(made)
     audited = oracle.audit(key)
-    oracle.ask(p.Forget(key=key), timeout_s=AUDITED_CASE_TIMEOUT_S)
-    if not made.reference_within_tolerance:
+    oracle.forget(key, timeout_s=AUDITED_CASE_TIMEOUT_S)
+    if not made.reply.reference_within_tolerance:
         return Finding(
             code=Code.REFERENCE_OUTSIDE_TOLERANCE,
             message="the reference at the working dtype misses the card's own tolerance against FP64",

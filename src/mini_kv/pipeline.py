@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import secrets
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from mini_kv import artifacts, correctness, regression
+from mini_kv.core import protocol as p
 from mini_kv.core.errors import ExitCode
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.record import Record
@@ -95,6 +95,26 @@ class _Evidence(RunLog):
     retimed: Benchmark | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """One run: what was asked for, read and found good, and what the stages have left so far.
+
+    ``baseline`` comes with the hash of the very bytes that it was read from.
+    """
+
+    request: VerifyRequest
+    inputs: RunInputs
+    baseline: tuple[Baseline, str] | None
+    evidence: _Evidence
+    progress: Progress
+
+    @property
+    def wants_times(self) -> bool:
+        """Whether the candidate is to be timed: only what passed the correctness stage is."""
+        found = self.evidence.correctness
+        return not self.request.skip_benchmark and found is not None and found.status is Status.PASS
+
+
 def verify(request: VerifyRequest, progress: Progress) -> Verdict:
     """Build, load, check, time, compare, archive. Raises ``MiniKvError`` only before anything ran.
 
@@ -114,10 +134,11 @@ def verify(request: VerifyRequest, progress: Progress) -> Verdict:
         inputs.artifacts_root, task_id, clock=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes
     )
     evidence = _Evidence()
+    run = _Run(request=request, inputs=inputs, baseline=baseline, evidence=evidence, progress=progress)
     with writer:
         with evidence.keeping_faults():
-            _run_stages(request, inputs, baseline, evidence, progress)
-        attempt = _archive(request, inputs, evidence, writer, time.monotonic() - started)
+            _run_stages(run)
+        attempt = _archive(run, writer, time.monotonic() - started)
     return Verdict(
         attempt=attempt,
         folder=writer.folder,
@@ -140,121 +161,120 @@ def _baseline(request: VerifyRequest, inputs: RunInputs, progress: Progress) -> 
     return baseline, sha256
 
 
-def _run_stages(
-    request: VerifyRequest,
-    inputs: RunInputs,
-    baseline: tuple[Baseline, str] | None,
-    evidence: _Evidence,
-    progress: Progress,
-) -> None:
+def _run_stages(run: _Run) -> None:
     adopt_orphans()
     guard_memory()
-    with start_crew(inputs, traced_last=True) as crew:
-        with evidence.stage("build"):
-            evidence.build = build_candidate(inputs, progress)
-        if evidence.build.status is not Status.PASS:
+    with start_crew(run.inputs, contract="where judged") as crew:
+        build = _build(run)
+        if build is None:
             return
-        with evidence.stage("load"):
-            device_count = _load(crew, evidence.build, evidence, progress)
-        if evidence.load_fault is not None:
+        ready = _load(run, crew, build)
+        if ready is None:
             return
-        turn = threading.Lock()
-
-        def keep(so_far: Correctness) -> None:
-            evidence.correctness = so_far
-
-        def time_beside(so_far: Correctness) -> None:
-            if not request.skip_benchmark and times_beside_imports(inputs.device):
-                keep(so_far)
-                with turn:
-                    _time(crew, request, evidence, progress)
-
-        with evidence.stage("correctness"):
-            evidence.correctness = correctness.check(
-                crew.subject(request.timeout_s),
-                crew.contract,
-                functools.partial(crew.load_contract, evidence.build),
-                device_count,
-                progress,
-                time_beside,
-                turn,
-                keep,
-            )
-        crew.close_contract()
-        timed = not request.skip_benchmark and evidence.correctness.status is Status.PASS
-        if timed and evidence.benchmark is None:
-            _time(crew, request, evidence, progress)
-        if crew.contract is None:
-            with evidence.stage("trace"):
-                evidence.correctness = correctness.traced_last(
-                    crew.subject(request.timeout_s), evidence.correctness
-                )
+        _check(run, crew, build, ready)
+        _time(run, crew)
+        _trace(run, crew)
         crew.candidate.close()
-        if not timed:
-            return
-        if baseline is not None:
-            with evidence.stage("regression"):
-                _compare(crew, request, *baseline, evidence, progress)
+        _compare(run, crew, build)
 
 
 # --------------------------------------------------------------------------- stages
 
 
-def _load(crew: Crew, build: Build, evidence: _Evidence, progress: Progress) -> int:
-    """Wait for the workers, import the reference, open the library; return how many devices there are."""
-    progress(Event(stage="load", done=0, total=3, detail="workers start"))
-    evidence.reference_sha256, ready = crew.load_oracle()
-    progress(Event(stage="load", done=1, total=3, detail="library opens"))
-    fault = evidence.load_fault = crew.load(build)
-    progress(Event(stage="load", done=3, total=3, detail="loaded" if fault is None else fault.code))
-    return ready.device_count
+def _build(run: _Run) -> Build | None:
+    """Build the candidate; ``None`` where that failed."""
+    with run.evidence.stage("build"):
+        build = run.evidence.build = build_candidate(run.inputs, run.progress)
+    return build if build.status is Status.PASS else None
 
 
-def _time(crew: Crew, request: VerifyRequest, evidence: _Evidence, progress: Progress) -> None:
-    with evidence.stage("benchmark"):
-        evidence.benchmark = time_crew(crew, request.timeout_s, progress)
+def _load(run: _Run, crew: Crew, build: Build) -> p.Ready | None:
+    """Wait for the workers, import the reference, open the library; ``None`` where that is at fault."""
+    evidence, progress = run.evidence, run.progress
+    with evidence.stage("load"):
+        progress(Event(stage="load", done=0, total=3, detail="workers start"))
+        evidence.reference_sha256, ready = crew.load_oracle()
+        progress(Event(stage="load", done=1, total=3, detail="library opens"))
+        fault = evidence.load_fault = crew.load(build)
+        progress(Event(stage="load", done=3, total=3, detail="loaded" if fault is None else fault.code))
+    return ready if fault is None else None
 
 
-def _compare(
-    crew: Crew,
-    request: VerifyRequest,
-    baseline: Baseline,
-    sha256: str,
-    evidence: _Evidence,
-    progress: Progress,
-) -> None:
+def _check(run: _Run, crew: Crew, build: Build, ready: p.Ready) -> None:
+    """Run cases and contract checks, and on a GPU take the times while the contract worker imports."""
+    turn = threading.Lock()
+
+    def keep(so_far: Correctness) -> None:
+        run.evidence.correctness = so_far
+
+    def time_meanwhile(so_far: Correctness) -> None:
+        if not run.request.skip_benchmark and times_beside_imports(run.inputs.device):
+            keep(so_far)
+            with turn:
+                _take_times(run, crew)
+
+    with run.evidence.stage("correctness"):
+        run.evidence.correctness = correctness.check(
+            crew.subject(run.request.timeout_s),
+            crew.contract_worker(build, turn),
+            run.progress,
+            device_count=ready.device_count,
+            meanwhile=time_meanwhile,
+            left=keep,
+        )
+    crew.close_contract()
+
+
+def _time(run: _Run, crew: Crew) -> None:
+    """Time what passed, unless it was timed already while the contract worker imported."""
+    if run.wants_times and run.evidence.benchmark is None:
+        _take_times(run, crew)
+
+
+def _take_times(run: _Run, crew: Crew) -> None:
+    with run.evidence.stage("benchmark"):
+        run.evidence.benchmark = time_crew(crew, run.request.timeout_s, run.progress)
+
+
+def _trace(run: _Run, crew: Crew) -> None:
+    """Trace the candidate's own worker, where no contract worker has been traced."""
+    if crew.contract is not None:
+        return
+    assert run.evidence.correctness is not None
+    with run.evidence.stage("trace"):
+        run.evidence.correctness = correctness.traced_last(
+            crew.subject(run.request.timeout_s), run.evidence.correctness
+        )
+
+
+def _compare(run: _Run, crew: Crew, build: Build) -> None:
     """Let the gate decide against the baseline, and keep whatever it measured for that."""
-    assert request.baseline is not None and evidence.build is not None and evidence.benchmark is not None
-    policy = msgspec.structs.replace(regression.Policy(), pairs=request.pairs)
-    gated = gate(
-        crew,
-        evidence.benchmark,
-        GateRequest(
-            baseline=baseline,
-            name=request.baseline.name,
-            sha256=sha256,
-            build=evidence.build,
-            policy=policy,
-            timeout_s=request.timeout_s,
-        ),
-        progress,
+    request, evidence = run.request, run.evidence
+    if not run.wants_times or run.baseline is None:
+        return
+    assert request.baseline is not None and evidence.benchmark is not None
+    baseline, sha256 = run.baseline
+    wanted = GateRequest(
+        baseline=baseline,
+        name=request.baseline.name,
+        sha256=sha256,
+        build=build,
+        policy=msgspec.structs.replace(regression.Policy(), pairs=request.pairs),
+        timeout_s=request.timeout_s,
     )
-    evidence.regression = gated.regression
-    evidence.pairs, evidence.more_pairs = gated.pairs, gated.more_pairs
-    evidence.confirmation, evidence.retimed = gated.confirmation, gated.retimed
-    evidence.findings += gated.findings
+    with evidence.stage("regression"):
+        gated = gate(crew, evidence.benchmark, wanted, run.progress)
+        evidence.regression = gated.regression
+        evidence.pairs, evidence.more_pairs = gated.pairs, gated.more_pairs
+        evidence.confirmation, evidence.retimed = gated.confirmation, gated.retimed
+        evidence.findings += gated.findings
 
 
 # --------------------------------------------------------------------------- archive
 
 
-def _archive(
-    request: VerifyRequest,
-    inputs: RunInputs,
-    evidence: _Evidence,
-    writer: artifacts.AttemptWriter,
-    elapsed_s: float,
-) -> Attempt:
+def _archive(run: _Run, writer: artifacts.AttemptWriter, elapsed_s: float) -> Attempt:
+    inputs, evidence = run.inputs, run.evidence
     records: dict[str, Record | None] = {
         files.CARD_FILE.name: inputs.card.card,
         files.MANIFEST_FILE.name: inputs.manifest.manifest,
@@ -273,16 +293,11 @@ def _archive(
     for name, record in records.items():
         if record is not None:
             writer.add_json(name, record)
-    return writer.finish(_attempt(request, inputs, evidence, writer, elapsed_s))
+    return writer.finish(_attempt(run, writer, elapsed_s))
 
 
-def _attempt(
-    request: VerifyRequest,
-    inputs: RunInputs,
-    evidence: _Evidence,
-    writer: artifacts.AttemptWriter,
-    elapsed_s: float,
-) -> Attempt:
+def _attempt(run: _Run, writer: artifacts.AttemptWriter, elapsed_s: float) -> Attempt:
+    request, inputs, evidence = run.request, run.inputs, run.evidence
     card: TaskCard = inputs.card.card
     manifest = inputs.manifest.manifest
     axes = axes_of(
@@ -290,8 +305,8 @@ def _attempt(
         evidence.load_fault,
         evidence.correctness,
         evidence.benchmark,
-        evidence.regression,
-        request.skip_benchmark,
+        regression=evidence.regression,
+        benchmark_skipped=request.skip_benchmark,
         baseline_given=request.baseline is not None,
         require_comparable=request.require_comparable,
         caught=caught_in_pairs((evidence.pairs, evidence.more_pairs), CANDIDATE),

@@ -24,6 +24,8 @@ from mini_kv.core.records.card import BenchmarkPlan, Case, CaseKind, Contract, R
 from mini_kv.core.records.results import Status
 from mini_kv.correctness import Subject
 from mini_kv.correctness.cases import run_cases
+from mini_kv.system.conversation import Conversation
+from mini_kv.system.oracle_client import OracleClient
 from mini_kv.system.workers import Answer, Lost
 
 CASES = (
@@ -101,7 +103,7 @@ LOST = Lost(code="CRASHED", message="the process died from signal SIGSEGV", outp
 
 
 @dataclass(kw_only=True)
-class Seat:
+class Seat(Conversation):
     """Answers as a sound candidate does, but for the answers whose numbers are in ``instead``."""
 
     instead: dict[int, Answer | Lost]
@@ -130,13 +132,13 @@ class Seat:
         return nullcontext()
 
 
-class Trusted:
+class Trusted(OracleClient):
     """The oracle, in this process."""
 
     def __init__(self) -> None:
         self._oracle = Oracle()
 
-    def ask(self, message: p.Request, payloads: Sequence[Any] = (), *, timeout_s: float) -> Answer:
+    def ask(self, message: p.Request, payloads: Sequence[Any] = (), **_: Any) -> Answer:
         reply, out = answer(self._oracle, message, [bytearray(raw) for raw in payloads])
         return Answer(reply=reply, payloads=[bytearray(raw) for raw in out])
 

@@ -23,15 +23,17 @@ from mini_kv.benchmark.samples import Sets, SideLost, TimedSubject
 from mini_kv.core import protocol as p
 from mini_kv.core.records.card import BenchmarkPlan, Case, CaseKind, Contract
 from mini_kv.core.records.correctness import Numerics
-from mini_kv.core.records.pairs import PairResult
+from mini_kv.core.records.pairs import PairName, PairResult
 from mini_kv.core.tensors import OutputSpec
+from mini_kv.system.conversation import Conversation
+from mini_kv.system.oracle_client import OracleClient
 from mini_kv.system.workers import Answer, Lost
 
 CASE = Case(id="bench", kind=CaseKind.BENCHMARK, params={})
 PLAN = pair_plan(BenchmarkPlan(case_ids=("bench",), primary_case_id="bench"), repeats=4, iterations=50)
 
 
-class FakeSeat:
+class FakeSeat(Conversation):
     """A candidate's seat whose clock reads ``time_us`` above ``floor_us``, through ticks of 32 ns."""
 
     occupied = True
@@ -79,7 +81,7 @@ class FakeSeat:
         )
 
 
-class FakeOracle:
+class FakeOracle(OracleClient):
     def __init__(self, mismatches: int = 0) -> None:
         self.mismatches = mismatches
 
@@ -137,7 +139,8 @@ def _measure(
         )
 
     inputs = PairInputs(sets=Sets(made=(made,) * len(keys), keys=keys), payloads=payloads)
-    return measure_pair(subject(a), subject(b), CASE, inputs, PLAN, pair=pair, labels=("old", "new"))
+    seated: dict[PairName, TimedSubject] = {"a": subject(a), "b": subject(b)}
+    return measure_pair(seated, CASE, inputs, PLAN, pair=pair, labels=("old", "new"))
 
 
 def test_a_slowdown_below_one_tick_shows_and_the_processes_offsets_do_not() -> None:

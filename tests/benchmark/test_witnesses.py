@@ -119,7 +119,9 @@ def test_an_outside_clock_beyond_the_claim_contradicts_it() -> None:
 
 
 def test_an_outside_clock_that_is_not_a_number_contradicts() -> None:
-    assert judge_claim(series(10.0), float("nan"), "cuda", 5, ())[1][0].code == "CLOCK_CONTRADICTS"
+    assert (
+        judge_claim(series(10.0), float("nan"), "cuda", checked=5, wrong=())[1][0].code == "CLOCK_CONTRADICTS"
+    )
 
 
 def test_a_claim_within_the_outside_clock_is_verified_only_with_checked_outputs() -> None:
@@ -128,12 +130,12 @@ def test_a_claim_within_the_outside_clock_is_verified_only_with_checked_outputs(
 
 
 def test_without_an_outside_clock_a_time_is_unverified() -> None:
-    trust, findings = judge_claim(series(10.0), None, "cuda", 5, ())
+    trust, findings = judge_claim(series(10.0), None, "cuda", checked=5, wrong=())
     assert (trust, findings[0].code) == ("unverified", "TIME_UNVERIFIED")
 
 
 def test_a_negative_slope_of_a_busy_host_is_no_accusation() -> None:
-    assert judge_claim(series(3.0), -1.0, "cuda", 5, ())[0] == "verified"
+    assert judge_claim(series(3.0), -1.0, "cuda", checked=5, wrong=())[0] == "verified"
 
 
 def test_a_stranger_on_the_gpu_makes_a_case_unstable() -> None:
@@ -186,7 +188,7 @@ def test_an_honest_call_that_was_stretched_after_its_samples_is_not_accused() ->
     assert (trust, [finding.code for finding in findings]) == ("unverified", ["TIME_NOT_REPRODUCED"])
     trust, findings = judge_claim(series(15.0), 43.5, "cpu", checked=5, wrong=(), around_us=15.0)
     assert (trust, [finding.code for finding in findings]) == ("unverified", ["CLOCK_CONTRADICTS"])
-    assert judge_claim(series(15.0), 16.0, "cpu", 5, (), around_us=30.0) == ("verified", ())
+    assert judge_claim(series(15.0), 16.0, "cpu", checked=5, wrong=(), around_us=30.0) == ("verified", ())
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_a_contradiction_is_looked_at_again_beside_the_claim_itself(
     monkeypatch: pytest.MonkeyPatch, outside: list[float | None], again: list[float], expected: Bound
 ) -> None:
     slopes, batches = iter(outside), iter(again)
-    monkeypatch.setattr(witnesses, "outside_slope_us", lambda *_: next(slopes))
+    monkeypatch.setattr(witnesses, "outside_slope_us", lambda *_, **__: next(slopes))
     monkeypatch.setattr(witnesses, "again_us", lambda *_: next(batches))
     subject: Any = SimpleNamespace(device="cpu")
     claim = msgspec.structs.replace(series(10.0), net_p50_us=10.0, p50_us=10.0)
@@ -217,7 +219,7 @@ def test_a_forged_time_is_not_excused_by_one_batch_that_load_made_slow(
 ) -> None:
     """A slow clock was called unstable on a busy machine: one of two batches read five times as long."""
     batches = iter([10.0, 50.0, 50.0, 10.0])
-    monkeypatch.setattr(witnesses, "outside_slope_us", lambda *_: 90.0)
+    monkeypatch.setattr(witnesses, "outside_slope_us", lambda *_, **__: 90.0)
     monkeypatch.setattr(witnesses, "again_us", lambda *_: next(batches))
     case = Case(id="a", kind=CaseKind.BENCHMARK, params={})
     claim = msgspec.structs.replace(series(10.0), net_p50_us=10.0, p50_us=10.0)
@@ -269,7 +271,7 @@ def test_a_claim_that_is_contradicted_beyond_doubt_is_not_clocked_for_half_a_min
     slope_us = clock.slope_us(0.5)
     assert slope_us == pytest.approx(10.0)
     assert clock.asked == 2 * witnesses.SLOPE_ROUNDS
-    assert judge_claim(series(3.3), slope_us, "cuda", 5, ())[1][0].code == "CLOCK_CONTRADICTS"
+    assert judge_claim(series(3.3), slope_us, "cuda", checked=5, wrong=())[1][0].code == "CLOCK_CONTRADICTS"
 
 
 def test_output_that_may_still_lie_in_the_cache_is_not_counted_as_moved() -> None:
@@ -393,7 +395,7 @@ class KeepingClock:
         case = Case(id="a", kind=CaseKind.BENCHMARK, params={})
         made: Any = SimpleNamespace(expected=())
         sets = Sets(made=(made,), keys=("one", "two"))
-        return witnesses.outside_slope_us(subject, case, 500.0, 500.0, sets, self.caught)
+        return witnesses.outside_slope_us(subject, case, 500.0, 500.0, sets=sets, caught=self.caught)
 
 
 def test_every_run_that_changes_the_slope_has_a_result_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,7 +436,7 @@ def test_runs_as_long_as_a_forged_time_makes_them_are_made_once_only(monkeypatch
 def test_a_run_that_kept_nothing_bounds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     slope = KeepingClock(monkeypatch, (), [1.0, 2.0]).slope_us()
     assert slope is not None and math.isnan(slope)
-    assert judge_claim(series(500.0), slope, "cpu", 5, ())[1][0].code == "CLOCK_CONTRADICTS"
+    assert judge_claim(series(500.0), slope, "cpu", checked=5, wrong=())[1][0].code == "CLOCK_CONTRADICTS"
 
 
 def test_a_result_of_a_call_that_no_run_had_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from fake_project import FakeProject, fake_project, press_ctrl_c_when
 from fake_worker import use_cast
 from mini_kv.cli import comparison_text
 from mini_kv.cli.main import main
-from mini_kv.comparison import Compared, CompareRequest, compare
+from mini_kv.comparison import CompareRequest, ComparisonVerdict, compare
 from mini_kv.comparison.verdicts import estimate, sentence, word_of
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import ConfigurationError, ExitCode
@@ -67,7 +67,7 @@ def project(fake_project: FakeProject) -> FakeProject:
     return fake_project
 
 
-def run(project: FakeProject, faults: dict[str, str] | None = None, **changes: Any) -> Compared:
+def run(project: FakeProject, faults: dict[str, str] | None = None, **changes: Any) -> ComparisonVerdict:
     use_cast(project.monkeypatch, WHO | (faults or {}))
     request: dict[str, Any] = {
         "task": project.root / "tasks/double.yaml",
@@ -81,11 +81,11 @@ def run(project: FakeProject, faults: dict[str, str] | None = None, **changes: A
     return compare(CompareRequest(**(request | changes)), project.events.append)
 
 
-def case_of(compared: Compared, case_id: str) -> ComparedCase:
+def case_of(compared: ComparisonVerdict, case_id: str) -> ComparedCase:
     return next(case for case in compared.comparison.cases if case.case_id == case_id)
 
 
-def assert_sealed(compared: Compared) -> Comparison:
+def assert_sealed(compared: ComparisonVerdict) -> Comparison:
     raw = (compared.folder / "comparison.json").read_bytes()
     record = from_json(raw, Comparison)
     assert record == compared.comparison

@@ -20,8 +20,9 @@ import pytest
 from mini_kv import compiler
 from mini_kv.compiler import BuildRequest, build, diagnosis, explain_load_error, logs_folder
 from mini_kv.compiler import store as store_module
-from mini_kv.compiler.recipe import is_stable, make_plan
+from mini_kv.compiler.recipe import make_plan
 from mini_kv.compiler.snapshot import read_candidate
+from mini_kv.compiler.stable_abi import is_stable
 from mini_kv.compiler.store import BuildStore
 from mini_kv.core.errors import ConfigurationError
 from mini_kv.core.records.build import Build

@@ -29,7 +29,7 @@ def trace(
     subject = probe_subject(probe_card(core, timed, contract=contract))
     samples = collect_samples(subject.card, subject.oracle)
     seated: Any = seat or candidate_seat()
-    return run_trace(subject.card, subject.manifest, samples, seated, load)
+    return run_trace(subject.card, subject.manifest, samples, seated, load=load)
 
 
 def test_an_honest_candidate_allocates_and_computes_itself() -> None:

@@ -184,7 +184,7 @@ def test_joined_sets_share_one_list_of_payloads() -> None:
 
 
 def graded(reply: Any, check: str = "opcheck") -> dict[str, tuple[Status, str | None]]:
-    checks = _grade(check, "a", Answer(reply=reply, payloads=[]), 0.0)
+    checks = _grade(check, "a", Answer(reply=reply, payloads=[]))
     return {check.name: (check.status, check.code) for check in checks}
 
 

@@ -13,7 +13,9 @@ PACKAGE = Path("src/mini_kv")
 METHOD = (
     "core/rules/quality.py",
     "core/rules/statistics.py",
-    "worker/timing.py",
+    "worker/batches.py",
+    "worker/cpu_timer.py",
+    "worker/cuda_timer.py",
     "worker/copy_costs.py",
     "benchmark/*.py",
     "regression/*.py",

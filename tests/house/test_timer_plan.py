@@ -9,7 +9,8 @@ import pytest
 from mini_kv.benchmark.plan import TIMER_FINGERPRINT, TIMER_PLAN
 from timer_fingerprint import OPAQUE, ROOTS, Source, fingerprint, met_opaque, package_source
 
-TIMING, ROTATION, SAMPLES = "worker.timing", "worker.rotation", "benchmark.samples"
+CUDA, CPU, BATCHES = "worker.cuda_timer", "worker.cpu_timer", "worker.batches"
+ROTATION, SAMPLES = "worker.rotation", "benchmark.samples"
 CHANGED = (
     "the code that shapes samples on '{device}' is not what it was under the plan '{plan}': if times may "
     "come out otherwise, give that plan a new name in TIMER_PLAN (benchmark/plan.py); then record in "
@@ -56,14 +57,14 @@ def test_unfolding_ends_where_it_says() -> None:
 @pytest.mark.parametrize(
     ("module", "pattern", "replacement", "devices"),
     [
-        (TIMING, r"^FLUSHED_L2 = 2", "FLUSHED_L2 = 3", {"cuda"}),
-        (TIMING, r"^CHUNK_SAMPLES = 20", "CHUNK_SAMPLES = 10", {"cuda"}),
-        (TIMING, r"^DELAY_US, DELAY_FACTOR = 200.0, 2.0", "DELAY_US, DELAY_FACTOR = 200.0, 3.0", {"cuda"}),
-        (TIMING, r"range\(max\(warmup, 1\)\)", "range(max(warmup, 2))", {"cuda", "cpu"}),
-        (TIMING, r"^MIN_CPU_SAMPLE_NS = 1_000_000", "MIN_CPU_SAMPLE_NS = 2_000_000", {"cpu"}),
-        (TIMING, r"\.fill_\(position & 0x7F\)", ".zero_()", {"cuda"}),
-        (TIMING, r"^( +)end\.record\(\)\n +if start\.query", r"\1if start.query", {"cuda"}),
-        (TIMING, r"^        with one_thread\(\):", "        if True:", {"cpu"}),
+        (CUDA, r"^FLUSHED_L2 = 2", "FLUSHED_L2 = 3", {"cuda"}),
+        (CUDA, r"^CHUNK_SAMPLES = 20", "CHUNK_SAMPLES = 10", {"cuda"}),
+        (CUDA, r"^DELAY_US, DELAY_FACTOR = 200.0, 2.0", "DELAY_US, DELAY_FACTOR = 200.0, 3.0", {"cuda"}),
+        (BATCHES, r"range\(max\(warmup, 1\)\)", "range(max(warmup, 2))", {"cuda", "cpu"}),
+        (CPU, r"^MIN_CPU_SAMPLE_NS = 1_000_000", "MIN_CPU_SAMPLE_NS = 2_000_000", {"cpu"}),
+        (CUDA, r"\.fill_\(position & 0x7F\)", ".zero_()", {"cuda"}),
+        (CUDA, r"^( +)end\.record\(\)\n +if start\.query", r"\1if start.query", {"cuda"}),
+        (CPU, r"^        with one_thread\(\):", "        if True:", {"cpu"}),
         ("worker.device", r"set_num_threads\(1\)", "set_num_threads(2)", {"cpu"}),
         (ROTATION, r"^MAX_COPIES = 24", "MAX_COPIES = 12", {"cuda", "cpu"}),
         (SAMPLES, r"^ROTATING_SETS = 3", "ROTATING_SETS = 4", {"cuda", "cpu"}),
@@ -84,15 +85,15 @@ def test_another_value_call_or_order_is_seen(
 @pytest.mark.parametrize(
     ("module", "pattern", "replacement"),
     [
-        (TIMING, r"\b_warm\b", "_heat"),
-        (TIMING, r"\bCHUNK_SAMPLES\b", "CALLS_BEHIND_A_DELAY"),
-        (TIMING, r"\b_flush_buffer\b", "_buffer"),
-        (TIMING, r"\bself\._cycles_per_us\b", "self._rate"),
-        (TIMING, r"\bhost_us\b", "host_time_us"),
-        (TIMING, r"\A", "# Another comment.\n"),
-        (TIMING, r'"""Take the samples;', '"""Other words;'),
-        (TIMING, r"2_000_000", "2 * 10**6"),
-        (TIMING, r"-> list\[object\]", "-> Sequence[object]"),
+        (BATCHES, r"\bposition\b", "place"),
+        (CUDA, r"\bCHUNK_SAMPLES\b", "CALLS_BEHIND_A_DELAY"),
+        (CUDA, r"\b_flush_buffer\b", "_buffer"),
+        (CUDA, r"\bself\._cycles_per_us\b", "self._rate"),
+        (CUDA, r"\bhost_us\b", "host_time_us"),
+        (CUDA, r"\A", "# Another comment.\n"),
+        (CUDA, r'"""Take the samples,', '"""Other words,'),
+        (CUDA, r"2_000_000", "2 * 10**6"),
+        (BATCHES, r"-> list\[object\]", "-> Sequence[object]"),
         ("worker.output_samples", r"could not be read when", "cannot be read when"),
     ],
 )
@@ -104,7 +105,7 @@ def test_another_name_comment_or_way_to_write_a_value_is_none(
 
 def test_a_function_or_constant_that_moved_is_the_same() -> None:
     source = edited(
-        TIMING,
+        CUDA,
         (r"^CHUNK_SAMPLES = 20$", "from mini_kv.worker.chunks import CHUNK_SAMPLES"),
         (
             r"^def _empty_kernel\(\) -> None:\n    torch.cuda._sleep\(0\)\n",
@@ -117,6 +118,6 @@ def test_a_function_or_constant_that_moved_is_the_same() -> None:
 
 def test_a_root_that_is_gone_is_named() -> None:
     with pytest.raises(
-        AssertionError, match=r"mini_kv\.worker\.timing has no CpuTimer: give its new place in ROOTS"
+        AssertionError, match=r"mini_kv\.worker\.cpu_timer has no CpuTimer: give its new place in ROOTS"
     ):
-        fingerprint("cpu", edited(TIMING, (r"\bCpuTimer\b", "ProcessorTimer")))
+        fingerprint("cpu", edited(CPU, (r"\bCpuTimer\b", "ProcessorTimer")))

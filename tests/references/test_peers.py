@@ -18,6 +18,8 @@ from mini_kv.core.cost import Cost
 from mini_kv.core.records.card import Case, CaseKind
 from mini_kv.core.tensors import element_count
 from mini_kv.references import fused_bias_relu, peers, rmsnorm, vector_add
+from mini_kv.system.oracle_client import OracleClient
+from mini_kv.system.workers import Answer
 from mini_kv.task_card.loading import load_task_card
 from mini_kv.worker.oracle import Oracle
 from shipped_cards import arguments_of, mismatches
@@ -132,13 +134,12 @@ def test_a_large_argument_set_is_timed_alone(
     )
     asked: list[p.Request] = []
 
-    def ask(request: p.Request, **_: Any) -> Any:
-        asked.append(request)
-        return SimpleNamespace(reply=made, payloads=[bytearray(size_bytes)])
+    class Makes(OracleClient):
+        def ask(self, message: p.Request, *_: Any, **__: Any) -> Answer:
+            asked.append(message)
+            return Answer(reply=made, payloads=[bytearray(size_bytes)])
 
     case = Case(id="case", kind=CaseKind.BENCHMARK, params={})
-    subject = SimpleNamespace(
-        oracle=SimpleNamespace(ask=ask), secret_seeds={"case": "0" * 16}, chooser=random.Random(1)
-    )
+    subject = SimpleNamespace(oracle=Makes(), secret_seeds={"case": "0" * 16}, chooser=random.Random(1))
     found, payloads = samples.make_sets(cast(samples.TimedSubject, subject), case)
     assert len(found.made) == len(found.keys) == len(found.storages) == len(payloads) == len(asked) == sets

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import mini_kv
@@ -18,6 +19,7 @@ from mini_kv.core.errors import ConfigurationError, InternalError
 from mini_kv.system.processes import adopt_orphans
 from mini_kv.system.seats import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Answer, Lost, Nursery
+from mini_kv.task_card import load_task_card
 
 HELLO = p.Hello(device="cpu", threads=1)
 LOAD = p.LoadCandidate(
@@ -100,6 +102,14 @@ def test_a_loss_in_every_request_ends_in_as_many_losses(seat: Cast) -> None:
     outcomes = [ask(fragile) for _ in range(3)]
     assert [outcome.code for outcome in outcomes] == ["CRASHED"] * 3
     assert (fragile.number, fragile.losses) == (3, 3)
+
+
+def test_a_seat_that_nobody_sits_in_has_nothing_to_drop(seat: Cast, nursery: Nursery) -> None:
+    fragile = seat({"candidate/drop_timing/crash": CRASH})
+    assert fragile.drop_timing("x", timeout_s=20.0) == Answer(reply=p.Done(), payloads=[])
+    assert isinstance(fragile.drop_timing("crash", timeout_s=20.0), Lost)
+    assert fragile.drop_timing("x", timeout_s=20.0) == Answer(reply=p.Done(), payloads=[])
+    assert (fragile.number, fragile.losses) == (1, 1)  # the spare was not seated for that
 
 
 def test_a_replacement_that_cannot_load_is_a_loss_with_the_reason(seat: Cast, tmp_path: Path) -> None:
@@ -193,13 +203,16 @@ def oracle(nursery: Nursery, monkeypatch: pytest.MonkeyPatch, faults: dict[str, 
     return OracleSeat(nursery, HELLO)
 
 
-REFERENCE = p.LoadReference(reference="a:b", input_factory="a:c", tolerances={})
+ROOT = Path(__file__).resolve().parents[2]
+CARD = msgspec.structs.replace(
+    load_task_card(ROOT / "tasks" / "vector_add.yaml", ROOT).card, reference="a:b", input_factory="a:c"
+)
 
 
 def test_an_oracle_greets_and_loads(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     sound = oracle(nursery, monkeypatch, {})
     assert sound.greet() == READY
-    assert sound.load(REFERENCE).has_cost_model
+    assert sound.load_card(CARD).has_cost_model
 
 
 def test_a_reference_that_cannot_be_imported_is_the_users_to_mend(
@@ -207,7 +220,7 @@ def test_a_reference_that_cannot_be_imported_is_the_users_to_mend(
 ) -> None:
     fault = "reply = p.Failed(code='ModuleNotFoundError', message='no a')"
     with pytest.raises(ConfigurationError, match=r"a:b.*ModuleNotFoundError: no a") as caught:
-        oracle(nursery, monkeypatch, {"oracle/load_reference": fault}).load(REFERENCE)
+        oracle(nursery, monkeypatch, {"oracle/load_reference": fault}).load_card(CARD)
     assert caught.value.code == "REFERENCE_NOT_IMPORTABLE"
 
 

@@ -75,7 +75,9 @@ def test_the_memory_axis_speaks_for_itself() -> None:
         schema_version="1.0.0", status=overall(cases, ()), device="cpu", planned_cases=3, passed_cases=1,
         cases=cases, contract=(), workers_started=1, workers_lost=0, elapsed_s=0.1,
     )  # fmt: skip
-    axes = {axis.name: axis for axis in axes_of(None, None, record, None, None, True)}
+    axes = {
+        axis.name: axis for axis in axes_of(None, None, record, None, regression=None, benchmark_skipped=True)
+    }
     assert (axes["memory"].status, axes["memory"].code) == (Status.FAIL, "OUT_OF_BOUNDS_WRITE")
     assert axes["numerics"].status is Status.PASS
     assert "2 of them failed on memory alone" in (axes["numerics"].message or "")

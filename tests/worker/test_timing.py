@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
 import itertools
 import mmap
@@ -16,12 +17,13 @@ import pytest
 import torch
 
 from mini_kv.core import protocol as p
-from mini_kv.worker import timing
+from mini_kv.worker import batches, cpu_timer
+from mini_kv.worker.batches import Batch, BatchPlan, kept_indices, tick_us
 from mini_kv.worker.bulk_calls import Repeats
+from mini_kv.worker.cpu_timer import CpuTimer
 from mini_kv.worker.output_samples import PLACES, Looker, overlay
 from mini_kv.worker.storage import as_outputs
-from mini_kv.worker.timed_cases import TimedCases
-from mini_kv.worker.timing import CpuTimer, kept_indices, tick_us, timer_for
+from mini_kv.worker.timed_cases import TimedCases, timer_for
 
 
 class Counter:
@@ -38,9 +40,9 @@ class Counter:
 SETS = [(torch.tensor([float(n)]),) for n in range(3)]
 
 
-def batch(counter: Counter, **changes: Any) -> timing.Batch:
-    plan = {"warmup": 4, "iterations": 6, "calls_per_sample": 5, "cache": "hot"}
-    return CpuTimer().batch(counter, SETS, **(plan | changes))  # type: ignore[arg-type]
+def batch(counter: Counter, **changes: Any) -> Batch:
+    plan = BatchPlan(warmup=4, iterations=6, calls_per_sample=5, cache="hot")
+    return CpuTimer().batch(counter, SETS, dataclasses.replace(plan, **changes))
 
 
 def test_a_batch_makes_exactly_the_calls_of_its_plan() -> None:
@@ -73,10 +75,10 @@ def test_a_free_choice_of_calls_makes_a_sample_last_a_millisecond() -> None:
             total += number
         return torch.tensor([float(total)])
 
-    taken = CpuTimer().batch(slow, SETS, warmup=1, iterations=3, calls_per_sample=0, cache="cold")
+    taken = CpuTimer().batch(slow, SETS, BatchPlan(warmup=1, iterations=3, calls_per_sample=0, cache="cold"))
     assert taken.calls_per_sample > 1
     fastest_ns = min(taken.samples_us) * 1e3 * taken.calls_per_sample
-    assert fastest_ns > 0.5 * timing.MIN_CPU_SAMPLE_NS
+    assert fastest_ns > 0.5 * cpu_timer.MIN_CPU_SAMPLE_NS
 
 
 def test_one_call_may_be_a_sample() -> None:
@@ -86,7 +88,9 @@ def test_one_call_may_be_a_sample() -> None:
         time.sleep(0.002)
         return torch.zeros(1)
 
-    taken = CpuTimer().batch(sleeps, SETS, warmup=1, iterations=2, calls_per_sample=0, cache="cold")
+    taken = CpuTimer().batch(
+        sleeps, SETS, BatchPlan(warmup=1, iterations=2, calls_per_sample=0, cache="cold")
+    )
     assert taken.calls_per_sample == 1
     assert all(sample >= 2000.0 for sample in taken.samples_us)
 
@@ -98,7 +102,7 @@ def test_the_collector_is_quiet_while_samples_are_taken_and_runs_again_after() -
         seen.append(gc.isenabled())
         return torch.zeros(1)
 
-    CpuTimer().batch(looks, SETS, warmup=1, iterations=2, calls_per_sample=1, cache="hot")
+    CpuTimer().batch(looks, SETS, BatchPlan(warmup=1, iterations=2, calls_per_sample=1, cache="hot"))
     assert seen[-2:] == [False, False]
     assert gc.isenabled()
 
@@ -112,7 +116,9 @@ def test_the_collector_runs_again_after_a_call_that_raises() -> None:
         return torch.zeros(1)
 
     with pytest.raises(ValueError, match="later"):
-        CpuTimer().batch(raises_later, SETS, warmup=1, iterations=5, calls_per_sample=1, cache="hot")
+        CpuTimer().batch(
+            raises_later, SETS, BatchPlan(warmup=1, iterations=5, calls_per_sample=1, cache="hot")
+        )
     assert gc.isenabled()
 
 
@@ -136,7 +142,7 @@ def test_the_tick_is_the_smallest_step_between_readings(samples: tuple[float, ..
 
 
 def test_outputs_are_kept_within_the_budget_and_at_least_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(timing.KEPT_OUTPUT_BYTES, "cpu", 100)
+    monkeypatch.setitem(batches.KEPT_OUTPUT_BYTES, "cpu", 100)
     assert kept_indices(torch.zeros(10), 6, "cpu") == range(4, 6)
     assert kept_indices([torch.zeros(5), torch.zeros(5)], 6, "cpu") == range(4, 6)
     assert kept_indices(torch.zeros(1000), 6, "cpu") == range(5, 6)
@@ -246,14 +252,15 @@ def test_calls_are_timed_without_gradients() -> None:
 @pytest.mark.parametrize(("kept_at", "position"), [(0.0, 0), (0.5, 2), (0.999, 3), (1.0, 3)])
 def test_kept_output_is_that_of_the_call_which_the_judge_drew(kept_at: float, position: int) -> None:
     calls = itertools.count()
-    options = {"warmup": 1, "iterations": 3, "calls_per_sample": 4, "cache": "hot", "kept_at": kept_at}
-    taken = CpuTimer().batch(lambda *_: next(calls), SETS, **options)  # type: ignore[arg-type]
+    plan = BatchPlan(warmup=1, iterations=3, calls_per_sample=4, cache="hot", kept_at=kept_at)
+    taken = CpuTimer().batch(lambda *_: next(calls), SETS, plan)
     assert taken.outputs == {sample: 1 + 4 * sample + position for sample in range(3)}
 
 
 PAGES = """
 import resource, torch
-from mini_kv.worker.timing import CpuTimer
+from mini_kv.worker.batches import BatchPlan
+from mini_kv.worker.cpu_timer import CpuTimer
 
 torch.set_num_threads(1)
 source, faults = torch.ones(8 << 20, dtype=torch.uint8), []
@@ -262,7 +269,8 @@ def call(tensor):
     faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
     return tensor.clone()
 
-CpuTimer().batch(call, ((source,),), warmup=2, iterations=60, calls_per_sample=1, cache="cold")
+plan = BatchPlan(warmup=2, iterations=60, calls_per_sample=1, cache="cold")
+CpuTimer().batch(call, ((source,),), plan)
 print(faults[-1] - faults[2], source.nbytes // resource.getpagesize())
 """
 
@@ -379,7 +387,7 @@ def test_what_a_clocked_run_keeps_is_drawn_after_each_call() -> None:
 
 
 def test_a_clocked_run_keeps_no_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(timing.KEPT_OUTPUT_BYTES, "cpu", 3 * 8)
+    monkeypatch.setitem(batches.KEPT_OUTPUT_BYTES, "cpu", 3 * 8)
     repeats = Repeats(Counter(), SETS, torch.device("cpu"))
     repeats.run(50, kept_outputs=40)
     assert len(repeats.kept) == 3

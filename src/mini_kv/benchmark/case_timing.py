@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mini_kv.benchmark.ceilings import floor_bound_us, peak_bytes_per_us, per_time, percent
@@ -121,11 +120,11 @@ def judge_case(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) 
     """Hear the other witnesses and write the record; the case stays prepared on both sides."""
     try:
         if timed.wrong or not timed.taken:
-            return _record(subject, timed, timer, None, None, Kernels(), (), None, "unverified")
+            return _record(subject, timed, timer, _Heard())
         return _witnessed(subject, timed, timer)
     except CaseLost as lost:
         timed.wrong = (lost.finding,)
-        return _record(subject, timed, timer, None, None, Kernels(), (), None, "unverified")
+        return _record(subject, timed, timer, _Heard())
 
 
 def _witnessed(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) -> BenchmarkCase:
@@ -143,25 +142,40 @@ def _witnessed(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured) 
     timed.wrong += remembered.wrong
     findings += remembered.doubts
     trust, doubts = judge_claim(
-        candidate, bound.outside_us, subject.device, timed.checked, timed.wrong, bound.around_us
+        candidate,
+        bound.outside_us,
+        subject.device,
+        checked=timed.checked,
+        wrong=timed.wrong,
+        around_us=bound.around_us,
     )
     timed.wrong += tuple(doubt for doubt in doubts if doubt.code == Code.CLOCK_CONTRADICTS)
     findings += [doubt for doubt in doubts if doubt.code != Code.CLOCK_CONTRADICTS]
-    outside_us = bound.outside_us
-    return _record(subject, timed, timer, candidate, reference, kernels, tuple(findings), outside_us, trust)
+    heard = _Heard(
+        candidate=candidate,
+        reference=reference,
+        kernels=kernels,
+        quality=tuple(findings),
+        outside_us=bound.outside_us,
+        trust=trust,
+    )
+    return _record(subject, timed, timer, heard)
 
 
-def _record(
-    subject: TimedSubject,
-    timed: TimedCase,
-    timer: p.TimerMeasured,
-    candidate: Series | None,
-    reference: Series | None,
-    kernels: Kernels,
-    quality: Sequence[Finding],
-    outside_us: float | None,
-    trust: TimingTrust,
-) -> BenchmarkCase:
+@dataclass(frozen=True, kw_only=True)
+class _Heard:
+    """What samples and witnesses say of a case; of one that was lost, nothing. Microseconds."""
+
+    candidate: Series | None = None
+    reference: Series | None = None
+    kernels: Kernels = field(default_factory=Kernels)
+    quality: tuple[Finding, ...] = ()
+    outside_us: float | None = None
+    trust: TimingTrust = "unverified"
+
+
+def _record(subject: TimedSubject, timed: TimedCase, timer: p.TimerMeasured, heard: _Heard) -> BenchmarkCase:
+    candidate, reference, kernels = heard.candidate, heard.reference, heard.kernels
     made = timed.sets.made[0] if timed.sets.made else None
     bytes_moved, flops = (made.bytes_moved, made.flops) if made else (None, None)
     time_us = _device_time_us(candidate)
@@ -174,8 +188,8 @@ def _record(
     return BenchmarkCase(
         case_id=timed.case.id,
         status=Status.FAIL if wrong or not both else Status.PASS,
-        stable=both and not wrong and not quality,
-        findings=(*wrong, *quality),
+        stable=both and not wrong and not heard.quality,
+        findings=(*wrong, *heard.quality),
         params=timed.case.params,
         candidate=candidate,
         reference=reference,
@@ -189,8 +203,8 @@ def _record(
         candidate_kernel=kernels.candidate,
         reference_kernel=kernels.reference,
         kernel_speedup=_kernel_speedup(kernels),
-        outside_us=outside_us,
-        timing_trust="unverified" if wrong else trust,
+        outside_us=heard.outside_us,
+        timing_trust="unverified" if wrong else heard.trust,
         checked_outputs=timed.checked,
         tries=timed.tries,
         batch_order=tuple(timed.order),

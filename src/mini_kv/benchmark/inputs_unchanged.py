@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mini_kv.benchmark.samples import REPLY_SLACK_BYTES, Sets, TimedSubject, expect_reply
 from mini_kv.core import protocol as p
 from mini_kv.core.canonical import sha256_bytes
@@ -26,17 +24,16 @@ def check_inputs(subject: TimedSubject, case: Case, sets: Sets) -> tuple[Finding
     for _ in range(INPUT_LOOKS):
         # Which set is looked at, and which copy of it, is drawn only after all calls have been made.
         chosen, place = subject.chooser.randrange(len(sets.storages)), subject.chooser.random()
-        found = _look(subject, case, sets.storages[chosen], chosen, place)
+        found = _look(subject, p.FetchTimedInputs(case_id=case.id, argument_set=chosen, place=place), sets)
         if found:
             return found
     return ()
 
 
-def _look(
-    subject: TimedSubject, case: Case, sent: Sequence[tuple[int, str]], chosen: int, place: float
-) -> tuple[Finding, ...]:
+def _look(subject: TimedSubject, request: p.FetchTimedInputs, sets: Sets) -> tuple[Finding, ...]:
+    sent = sets.storages[request.argument_set]
     outcome = subject.seat.ask(
-        p.FetchTimedInputs(case_id=case.id, argument_set=chosen, place=place),
+        request,
         timeout_s=subject.timeout_s,
         max_reply_bytes=sum(size for size, _ in sent) + REPLY_SLACK_BYTES,
     )

@@ -7,7 +7,7 @@ a pair, of times net of each process's own empty call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,6 +17,7 @@ from mini_kv.benchmark.inputs_unchanged import check_inputs
 from mini_kv.benchmark.samples import (
     FALLBACK_TICK_US,
     CaseLost,
+    Caught,
     Sets,
     Taken,
     TimedSubject,
@@ -72,8 +73,7 @@ def pair_plan(plan: BenchmarkPlan, repeats: int = 4, iterations: int = 50) -> Pa
 
 
 def measure_pair(
-    a: TimedSubject,
-    b: TimedSubject,
+    seated: Mapping[PairName, TimedSubject],
     case: Case,
     inputs: PairInputs,
     plan: PairPlan,
@@ -89,27 +89,26 @@ def measure_pair(
     ``empty_kernel_us`` is the empty kernel's own
     device time on each side (0 where CUPTI did not tell): it belongs to the net time of a call.
     """
-    sides = apart({"a": a, "b": b})
+    sides = apart(seated)
     taken: dict[PairName, Taken] = {"a": Taken(), "b": Taken()}
     last: dict[PairName, tuple[p.Timed, float]] = {}
     first: PairName = "a" if pair % 2 == 0 else "b"
-    input_bytes = sum(map(len, inputs.payloads))
+    may_move = sum(map(len, inputs.payloads)) <= MAX_MOVED_BYTES
     for name, subject in sides.items():
         with blamed_on(name):
             hand_over(subject, case, inputs.sets, inputs.payloads)
     for name in batch_order(first, plan.repeats):
         with blamed_on(name):
-            last[name] = _batch(sides[name], case, plan, taken[name], input_bytes)
+            last[name] = _batch(sides[name], case, plan, taken[name], may_move=may_move)
     made: dict[PairName, PairSide] = {}
     for name, label, kernel_us in zip(sides, labels, empty_kernel_us, strict=True):
         with blamed_on(name):
-            _check(sides[name], case, *last[name], inputs.sets)
+            timed, kept_at = last[name]
+            caught = catch_output(sides[name], case.id, timed, inputs.sets, kept_at=kept_at)
+            _check(sides[name], case, inputs.sets, caught)
             made[name] = _side(sides[name], label, taken[name], kernel_us)
     for subject in sides.values():
-        if subject.seat.occupied:
-            subject.seat.ask(
-                p.DropTiming(case_id=case.id), timeout_s=DROP_TIMING_TIMEOUT_S, max_reply_bytes=0
-            )
+        subject.seat.drop_timing(case.id, timeout_s=DROP_TIMING_TIMEOUT_S)
     return PairResult(case_id=case.id, pair=pair, first=first, a=made["a"], b=made["b"])
 
 
@@ -123,12 +122,12 @@ def batch_order(first: PairName, repeats: int) -> tuple[PairName, ...]:
 
 
 def _batch(
-    subject: TimedSubject, case: Case, plan: PairPlan, taken: Taken, input_bytes: int
+    subject: TimedSubject, case: Case, plan: PairPlan, taken: Taken, *, may_move: bool
 ) -> tuple[p.Timed, float]:
     # The judge draws, batch by batch, which call of a sample is kept: the last one is no safe one to skip.
     kept_at = subject.chooser.random()
-    request = batch_request(subject, case.id, plan, taken, kept_at)
-    if taken.samples_us and subject.device == "cuda" and input_bytes <= MAX_MOVED_BYTES:
+    request = batch_request(subject, case.id, plan, taken, kept_at=kept_at)
+    if taken.samples_us and subject.device == "cuda" and may_move:
         # A memory-bound kernel's time depends on where its buffers lie: every repeat has them elsewhere.
         request = msgspec.structs.replace(request, elsewhere=True)
     timed = time_candidate(subject, request, BATCH_TIMEOUT_FACTOR * subject.timeout_s)
@@ -136,8 +135,7 @@ def _batch(
     return timed, kept_at
 
 
-def _check(subject: TimedSubject, case: Case, timed: p.Timed, kept_at: float, sets: Sets) -> None:
-    caught = catch_output(subject, case.id, timed, sets, kept_at)
+def _check(subject: TimedSubject, case: Case, sets: Sets, caught: Caught) -> None:
     wrong = check_outputs(subject, sets, (caught,)) + check_inputs(subject, case, sets)
     if wrong:
         raise CaseLost(wrong[0])

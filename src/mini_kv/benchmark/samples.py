@@ -14,9 +14,8 @@ from mini_kv.core import protocol as p
 from mini_kv.core.canonical import canonical_sha256, sha256_bytes
 from mini_kv.core.codes import Code
 from mini_kv.core.dtypes import ITEM_SIZE_BYTES
-from mini_kv.core.errors import InternalError
 from mini_kv.core.records.benchmark import Series
-from mini_kv.core.records.card import Case, DeviceKind, TaskCard
+from mini_kv.core.records.card import Case, DeviceKind
 from mini_kv.core.records.environment import GpuFacts
 from mini_kv.core.records.pairs import PairName
 from mini_kv.core.records.results import Finding
@@ -24,7 +23,9 @@ from mini_kv.core.rules.output_form import grade_form
 from mini_kv.core.rules.statistics import median, summarize
 from mini_kv.core.tensors import Argument, TensorSpec, element_count
 from mini_kv.core.time_limits import BATCH_TIMEOUT_FACTOR, DROP_TIMING_TIMEOUT_S, TIMED_CASE_TIMEOUT_S
-from mini_kv.system.seats import CandidateSeat, OracleSeat
+from mini_kv.system.oracle_client import not_makeable
+from mini_kv.system.seats import CandidateSeat
+from mini_kv.system.subject import StageSubject
 from mini_kv.system.workers import Answer, Lost
 
 # These, what a batch is asked for and the order of the sides are part of the timer plan: see TIMER_PLAN.
@@ -44,16 +45,10 @@ FALLBACK_TICK_US = {"cuda": 0.032, "cpu": 0.001}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimedSubject:
+class TimedSubject(StageSubject):
     """Everything a timed case needs. ``beside`` are seats of candidates that wait while this one is timed."""
 
-    card: TaskCard
-    device: DeviceKind
-    oracle: OracleSeat
-    seat: CandidateSeat
-    secret_seeds: dict[str, str]
     gpu: GpuFacts | None
-    timeout_s: float
     chooser: random.Random
     beside: tuple[CandidateSeat, ...] = ()
 
@@ -192,19 +187,14 @@ def make_sets(subject: TimedSubject, case: Case) -> tuple[Sets, list[bytearray]]
     for position in range(ROTATING_SETS):
         key = f"timed/{case.id}/{position}"
         seed = timed_seed(subject.secret_seeds[case.id], position)
-        answer = subject.oracle.ask(
-            p.MakeCase(key=key, params=case.params, seed=seed, expect_values=True),
-            timeout_s=TIMED_CASE_TIMEOUT_S,
-        )
-        if not isinstance(answer.reply, p.CaseMade):
-            text = answer.reply.message if isinstance(answer.reply, p.Failed) else "an unexpected answer"
-            message = f"the card's input factory or reference raised: {text[:500]}"
-            raise CaseLost(Finding(code=Code.CASE_NOT_MAKEABLE, message=message))
-        made.append(answer.reply)
+        one = subject.oracle.make_case(key, case, seed, timeout_s=TIMED_CASE_TIMEOUT_S)
+        if isinstance(one, p.Failed):
+            raise CaseLost(not_makeable(one, named=False))
+        made.append(one.reply)
         keys.append(key)
-        payloads += answer.payloads
-        storages.append(tuple((len(raw), sha256_bytes(raw)) for raw in answer.payloads))
-        if sum(map(len, answer.payloads)) > LARGE_SET_BYTES:
+        payloads += one.payloads
+        storages.append(tuple((len(raw), sha256_bytes(raw)) for raw in one.payloads))
+        if sum(map(len, one.payloads)) > LARGE_SET_BYTES:
             break
     return Sets(made=tuple(made), keys=tuple(keys), storages=tuple(storages)), payloads
 
@@ -217,9 +207,7 @@ def hand_over(subject: TimedSubject, case: Case, sets: Sets, payloads: Sequence[
         arguments.append(shifted(made.arguments, first))
         blobs = [argument.blob for argument in made.arguments if isinstance(argument, TensorSpec)]
         first += max(blobs, default=-1) + 1
-    subject.oracle.ask(
-        p.PrepareReferenceTiming(case_id=case.id, keys=sets.keys), timeout_s=TIMED_CASE_TIMEOUT_S
-    )
+    subject.oracle.prepare_timing(case.id, sets.keys, timeout_s=TIMED_CASE_TIMEOUT_S)
     outcome = subject.seat.ask(
         p.PrepareTiming(case_id=case.id, argument_sets=tuple(arguments)),
         payloads,
@@ -231,11 +219,9 @@ def hand_over(subject: TimedSubject, case: Case, sets: Sets, payloads: Sequence[
 
 def release(subject: TimedSubject, case: Case, sets: Sets) -> None:
     """Free the sets on both sides."""
-    subject.oracle.ask(p.DropTiming(case_id=case.id), timeout_s=DROP_TIMING_TIMEOUT_S)
-    for key in sets.keys:
-        subject.oracle.ask(p.Forget(key=key), timeout_s=DROP_TIMING_TIMEOUT_S)
-    if subject.seat.occupied:  # a lost worker holds nothing, and a fresh one costs seconds
-        subject.seat.ask(p.DropTiming(case_id=case.id), timeout_s=DROP_TIMING_TIMEOUT_S, max_reply_bytes=0)
+    subject.oracle.drop_timing(case.id, timeout_s=DROP_TIMING_TIMEOUT_S)
+    subject.oracle.forget(*sets.keys, timeout_s=DROP_TIMING_TIMEOUT_S)
+    subject.seat.drop_timing(case.id, timeout_s=DROP_TIMING_TIMEOUT_S)
 
 
 def shifted(arguments: Sequence[Argument], by: int) -> tuple[Argument, ...]:
@@ -258,30 +244,28 @@ def take_repeats(
         sides = (REFERENCE, CANDIDATE) if repeat % 2 == 0 else (CANDIDATE, REFERENCE)
         for side in sides:
             kept_at = subject.chooser.random()
-            timed = take_batch(subject, case, side, taken[side], kept_at)
+            timed = take_batch(subject, case, side, taken[side], kept_at=kept_at)
             taken[side].add(timed)
             order.append(side)
             if side == CANDIDATE:
-                caught.append(catch_output(subject, case.id, timed, sets, kept_at))
+                caught.append(catch_output(subject, case.id, timed, sets, kept_at=kept_at))
     return taken, caught
 
 
-def take_batch(subject: TimedSubject, case: Case, side: str, so_far: Taken, kept_at: float = 1.0) -> p.Timed:
+def take_batch(
+    subject: TimedSubject, case: Case, side: str, so_far: Taken, *, kept_at: float = 1.0
+) -> p.Timed:
     """Take one batch of the plan's samples of the candidate or the reference; raises :class:`CaseLost`."""
-    request = batch_request(subject, case.id, subject.card.benchmark, so_far, kept_at)
+    request = batch_request(subject, case.id, subject.card.benchmark, so_far, kept_at=kept_at)
     timeout_s = BATCH_TIMEOUT_FACTOR * subject.timeout_s
     if side == CANDIDATE:
         return time_candidate(subject, request, timeout_s)
     with held(subject, (subject.seat, *subject.beside)):
-        reply = subject.oracle.ask(request, timeout_s=timeout_s).reply
-    if isinstance(reply, p.Timed):
-        return reply
-    text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
-    raise InternalError(Code.REFERENCE_NOT_TIMED, f"the reference of '{case.id}' cannot be timed: {text}")
+        return subject.oracle.time_reference(request, timeout_s=timeout_s)
 
 
 def batch_request(
-    subject: TimedSubject, case_id: str, plan: SamplePlan, so_far: Taken, kept_at: float = 1.0
+    subject: TimedSubject, case_id: str, plan: SamplePlan, so_far: Taken, *, kept_at: float = 1.0
 ) -> p.TimeBatch:
     """Return the request for a side's next batch.
 
@@ -329,7 +313,7 @@ def transcript_fault(timed: p.Timed, iterations: int, calls_per_sample: int) -> 
 
 
 def catch_output(
-    subject: TimedSubject, case_id: str, timed: p.Timed, sets: Sets, kept_at: float = 1.0
+    subject: TimedSubject, case_id: str, timed: p.Timed, sets: Sets, *, kept_at: float = 1.0
 ) -> Caught:
     """Copy out the result of one of the candidate's calls that were just timed; raises :class:`CaseLost`."""
     # Which call is looked at is drawn only after all of them have been made.
@@ -375,19 +359,17 @@ def check_outputs(subject: TimedSubject, sets: Sets, caught: Sequence[Caught]) -
         form = grade_form(item.outputs.outputs, expected, subject.card.contract)
         if form:
             return (_wrong(f"the result of a timed call has another form: {form[0].message}"),)
-        reply = subject.oracle.ask(
-            p.Compare(key=sets.keys[item.argument_set], outputs=item.outputs.outputs),
-            item.payloads,
-            timeout_s=TIMED_CASE_TIMEOUT_S,
-        ).reply
-        if not isinstance(reply, p.Compared):
-            text = reply.message if isinstance(reply, p.Failed) else "an unexpected answer"
-            return (_wrong(f"a timed call's output is malformed: {text}"),)
-        if reply.numerics.mismatch_count:
+        key = sets.keys[item.argument_set]
+        numerics = subject.oracle.compare(
+            key, item.outputs.outputs, item.payloads, timeout_s=TIMED_CASE_TIMEOUT_S
+        )
+        if isinstance(numerics, p.Failed):
+            return (_wrong(f"a timed call's output is malformed: {numerics.message}"),)
+        if numerics.mismatch_count:
             return (
                 _wrong(
-                    f"the output of a timed call is wrong in {reply.numerics.mismatch_count} of "
-                    f"{reply.numerics.element_count} elements, although the same case passed untimed"
+                    f"the output of a timed call is wrong in {numerics.mismatch_count} of "
+                    f"{numerics.element_count} elements, although the same case passed untimed"
                 ),
             )
     return ()

@@ -26,7 +26,7 @@ def again_us(subject: TimedSubject, case: Case, candidate: Series) -> float:
     fitting = int(NEIGHBOUR_US / max(candidate.p50_us * candidate.calls_per_sample, 1.0))
     so_far = Taken(samples_us=list(candidate.samples_us), calls_per_sample=candidate.calls_per_sample)
     request = msgspec.structs.replace(
-        batch_request(subject, case.id, plan, so_far, subject.chooser.random()),
+        batch_request(subject, case.id, plan, so_far, kept_at=subject.chooser.random()),
         iterations=min(plan.iterations, max(fitting, LEAST_NEIGHBOUR_SAMPLES)),
     )
     return median(time_candidate(subject, request, subject.timeout_s).samples_us)

@@ -166,7 +166,8 @@ def _take_repeats(
         name: PairName = "a" if side == "a" else "b"
         with blamed_on(name):
             kept_at = sides[name].chooser.random()
-            batch = take_batch(sides[name], case, CANDIDATE, taken[name], kept_at)
+            batch = take_batch(sides[name], case, CANDIDATE, taken[name], kept_at=kept_at)
             taken[name].add(batch)
-            caught[name].append(catch_output(sides[name], case.id, batch, timed[name].sets, kept_at))
+            sets = timed[name].sets
+            caught[name].append(catch_output(sides[name], case.id, batch, sets, kept_at=kept_at))
     return taken, caught

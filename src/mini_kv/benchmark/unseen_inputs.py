@@ -25,13 +25,13 @@ from mini_kv.benchmark.samples import (
 from mini_kv.benchmark.second_look import again_us, not_reproduced
 from mini_kv.core import protocol as p
 from mini_kv.core.codes import Code
-from mini_kv.core.errors import InternalError
 from mini_kv.core.records.benchmark import Series
 from mini_kv.core.records.card import Case
 from mini_kv.core.records.results import Finding
 from mini_kv.core.rules.statistics import median
 from mini_kv.core.tensors import Argument, input_bytes
 from mini_kv.core.time_limits import DROP_TIMING_TIMEOUT_S, TIMED_CASE_TIMEOUT_S
+from mini_kv.system.oracle_client import MadeCase
 
 FRESH_SETS = 5
 FRESH_TRIES = 3
@@ -158,15 +158,8 @@ def _far_us(subject: TimedSubject, fresh: _Fresh) -> float:
     with held(subject, (subject.seat, *subject.beside)):
         for start in range(0, len(fresh.sets.keys), fresh.calls):
             keys = fresh.sets.keys[start : start + fresh.calls]
-            reply = subject.oracle.ask(
-                p.TimeCopies(case_id=fresh.timed_as, keys=keys), timeout_s=TIMED_CASE_TIMEOUT_S
-            ).reply
-            if not isinstance(reply, p.CopiesTimed):
-                text = reply.message if isinstance(reply, p.Failed) else type(reply).__name__
-                raise InternalError(
-                    Code.COPIES_NOT_TIMED, f"the oracle cannot copy the inputs of a case: {text}"
-                )
-            longer.append(reply.fresh_us - reply.rotating_us)
+            copies = subject.oracle.time_copies(fresh.timed_as, keys, timeout_s=TIMED_CASE_TIMEOUT_S)
+            longer.append(copies.fresh_us - copies.rotating_us)
     return max(median(longer), 0.0)
 
 
@@ -206,13 +199,9 @@ def _time_one(subject: TimedSubject, fresh: _Fresh, position: int) -> float:
 
 
 def _release(subject: TimedSubject, fresh: _Fresh) -> None:
-    for key in fresh.sets.keys:
-        subject.oracle.ask(p.Forget(key=key), timeout_s=DROP_TIMING_TIMEOUT_S)
+    subject.oracle.forget(*fresh.sets.keys, timeout_s=DROP_TIMING_TIMEOUT_S)
     for case_id in fresh.case_ids:
-        if subject.seat.occupied:
-            subject.seat.ask(
-                p.DropTiming(case_id=case_id), timeout_s=DROP_TIMING_TIMEOUT_S, max_reply_bytes=0
-            )
+        subject.seat.drop_timing(case_id, timeout_s=DROP_TIMING_TIMEOUT_S)
 
 
 def judge_fresh(tries: Sequence[FreshTry], claim_us: float) -> tuple[Finding, ...]:
@@ -253,28 +242,28 @@ def _make(subject: TimedSubject, case: Case, number: int, claim_us: float) -> _F
     if first is None:
         return None
     made = [first]
-    calls = calls_at_once(first[0], claim_us)
+    calls = calls_at_once(first.reply, claim_us)
     for position in range(1, FRESH_SETS * calls):
         seed = number * FRESH_SETS * MAX_CALLS_AT_ONCE + position
-        one = _make_one(subject, case, f"{number}/{position}", seed)
-        if one is None:
+        further = _make_one(subject, case, f"{number}/{position}", seed)
+        if further is None:
             return None
-        made.append(one)
+        made.append(further)
     argument_sets: list[tuple[tuple[Argument, ...], ...]] = []
     payloads: list[list[bytearray]] = []
     for start in range(0, len(made), calls):
         group: list[tuple[Argument, ...]] = []
         joined: list[bytearray] = []
-        for reply, raw in made[start : start + calls]:
-            group.append(shifted(reply.arguments, len(joined)))
-            joined += raw
+        for one in made[start : start + calls]:
+            group.append(shifted(one.reply.arguments, len(joined)))
+            joined += one.payloads
         argument_sets.append(tuple(group))
         payloads.append(joined)
     return _Fresh(
         timed_as=case.id,
         case_ids=tuple(f"{case.id}/fresh/{group}" for group in range(FRESH_SETS)),
         sets=Sets(
-            made=tuple(reply for reply, _ in made),
+            made=tuple(one.reply for one in made),
             keys=tuple(f"fresh/{case.id}/{number}/{position}" for position in range(len(made))),
             storages=(),
         ),
@@ -284,10 +273,7 @@ def _make(subject: TimedSubject, case: Case, number: int, claim_us: float) -> _F
     )
 
 
-def _make_one(
-    subject: TimedSubject, case: Case, name: str, position: int
-) -> tuple[p.CaseMade, list[bytearray]] | None:
+def _make_one(subject: TimedSubject, case: Case, name: str, position: int) -> MadeCase | None:
     seed = timed_seed(subject.secret_seeds[case.id], _FIRST_SEED + position)
-    request = p.MakeCase(key=f"fresh/{case.id}/{name}", params=case.params, seed=seed, expect_values=True)
-    answer = subject.oracle.ask(request, timeout_s=TIMED_CASE_TIMEOUT_S)
-    return (answer.reply, answer.payloads) if isinstance(answer.reply, p.CaseMade) else None
+    made = subject.oracle.make_case(f"fresh/{case.id}/{name}", case, seed, timeout_s=TIMED_CASE_TIMEOUT_S)
+    return made if isinstance(made, MadeCase) else None

@@ -124,6 +124,7 @@ def outside_slope_us(
     case: Case,
     p50_us: float,
     net_us: float,
+    *,
     sets: Sets | None = None,
     caught: list[Caught] | None = None,
 ) -> float | None:
@@ -155,7 +156,7 @@ def outside_slope_us(
                 continue  # a run of which nothing was kept shows nothing
             least[which] = ran.took_us
             if sets is not None and caught is not None and kept:
-                caught += _catch_repeated(subject, case, sets, ran.kept, calls)
+                caught += _catch_repeated(subject, case, sets, kept=ran.kept, calls=calls)
         slope_us = (least[1] - least[0]) / (counts[1] - counts[0])
         done += 1
         if subject.device == "cpu" and not shortened and _beyond_doubt(net_us, slope_us, "cpu"):
@@ -178,7 +179,7 @@ class Run:
 
 
 def _catch_repeated(
-    subject: TimedSubject, case: Case, sets: Sets, kept: Sequence[int], calls: int
+    subject: TimedSubject, case: Case, sets: Sets, *, kept: Sequence[int], calls: int
 ) -> list[Caught]:
     size_bytes = max(made_output_bytes(sets.made[0]), 1)
     looks = max(1, min(LOOKS_A_RUN, len(kept), LOOKED_AT_BYTES // size_bytes))
@@ -233,17 +234,16 @@ def bound_claim(subject: TimedSubject, case: Case, series: Series, sets: Sets | 
     With ``sets``, results of the calls that are clocked are judged. Raises ``CaseLost``.
     """
     caught: list[Caught] = []
-    bound = _bound(subject, case, series, sets, caught)
+
+    def slope_us() -> float | None:
+        return outside_slope_us(subject, case, series.p50_us, series.net_p50_us, sets=sets, caught=caught)
+
+    bound = _bound(subject, case, series, slope_us)
     wrong = check_outputs(subject, sets, caught) if sets is not None else ()
     return replace(bound, wrong=wrong) if wrong else bound
 
 
-def _bound(
-    subject: TimedSubject, case: Case, series: Series, sets: Sets | None, caught: list[Caught]
-) -> Bound:
-    def slope_us() -> float | None:
-        return outside_slope_us(subject, case, series.p50_us, series.net_p50_us, sets, caught)
-
+def _bound(subject: TimedSubject, case: Case, series: Series, slope_us: Callable[[], float | None]) -> Bound:
     outside_us = slope_us()
     around_us: float | None = None
     if outside_us is None or _within(series.net_p50_us, outside_us, subject.device):
@@ -285,6 +285,7 @@ def judge_claim(
     series: Series,
     outside_us: float | None,
     device: DeviceKind,
+    *,
     checked: int,
     wrong: Sequence[Finding],
     around_us: float | None = None,

@@ -20,7 +20,7 @@ from mini_kv.core.rules.statistics import median
 from mini_kv.core.tensors import ScalarArg, TensorSpec
 from mini_kv.core.time_limits import SPIN_TIMEOUT_S
 from mini_kv.system.seats import CandidateSeat
-from mini_kv.system.workers import Answer
+from mini_kv.system.workers import Answer, Lost
 
 BATCHES = 2
 WARMUP_CALLS = 5
@@ -162,7 +162,7 @@ class Spinner:
                 stamps[one] += stamped(one, batch)
             turn.reverse()
         for case in cases:
-            self._ask(p.DropTiming(case_id=case), p.Done)
+            self._drop(case)
         return tuple(
             Spun(
                 timed=tuple(own),
@@ -186,7 +186,7 @@ class Spinner:
         """Return CUPTI's time of a spin and of an empty kernel, microseconds; asked last (it stays)."""
         case = self.prepare(amount)
         witness = self._witness(case)
-        self._ask(p.DropTiming(case_id=case), p.Done)
+        self._drop(case)
         return witness.kernel_us, witness.marker_us
 
     def _witness(self, case: str) -> KernelWitness:
@@ -206,7 +206,7 @@ class Spinner:
         """Return CUPTI's time of a kernel of many blocks beside the stamps of the very calls it watched."""
         case = self.prepare(kernel.amount, blocks=kernel.blocks)
         witness = self._witness(case)
-        self._ask(p.DropTiming(case_id=case), p.Done)
+        self._drop(case)
         # The watched calls are the last ones.
         rows = self._wide_rows(kernel.blocks)[-WITNESS_CALLS:]
         return WideWitness(
@@ -218,7 +218,7 @@ class Spinner:
         """Return the first start and the last end of each of the last calls of ``blocks`` blocks."""
         case = self.prepare(0, blocks=blocks)
         log = self._call(case)
-        self._ask(p.DropTiming(case_id=case), p.Done)
+        self._drop(case)
         rows = []
         for first in range(0, len(log), _WIDE_ROW):
             ends = first + 1 + blocks
@@ -229,7 +229,7 @@ class Spinner:
         """Return the median step between distinct readings of the device's global timer."""
         case = self.prepare(0, steps=count)
         readings = self._call(case)
-        self._ask(p.DropTiming(case_id=case), p.Done)
+        self._drop(case)
         return median([float(high - low) for low, high in itertools.pairwise(readings)])
 
     def prepare(self, amount: int, *, blocks: int = 0, steps: int = 0) -> str:
@@ -263,10 +263,17 @@ class Spinner:
         self, message: p.Request, kind: type[_R], payloads: Sequence[bytearray] = ()
     ) -> tuple[_R, list[bytearray]]:
         outcome = self.seat.ask(message, payloads, timeout_s=SPIN_TIMEOUT_S)
-        if isinstance(outcome, Answer) and isinstance(outcome.reply, kind):
-            return outcome.reply, outcome.payloads
-        text = outcome.reply if isinstance(outcome, Answer) else f"{outcome.code}: {outcome.message}"
-        raise InternalError(Code.CALIBRATION_LOST, f"{type(message).__name__} brought {text}")
+        return _expected(outcome, kind, type(message).__name__)
+
+    def _drop(self, case: str) -> None:
+        _expected(self.seat.drop_timing(case, timeout_s=SPIN_TIMEOUT_S), p.Done, "DropTiming")
+
+
+def _expected(outcome: Answer | Lost, kind: type[_R], asked: str) -> tuple[_R, list[bytearray]]:
+    if isinstance(outcome, Answer) and isinstance(outcome.reply, kind):
+        return outcome.reply, outcome.payloads
+    text = outcome.reply if isinstance(outcome, Answer) else f"{outcome.code}: {outcome.message}"
+    raise InternalError(Code.CALIBRATION_LOST, f"{asked} brought {text}")
 
 
 def _rows(log: Sequence[int]) -> list[_Row]:

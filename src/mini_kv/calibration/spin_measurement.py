@@ -103,6 +103,22 @@ class _Scale:
         return cycles * self.ns_per_unit / 1e3 + self.overhead_us
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Taken:
+    """What the processes have read so far."""
+
+    readings: tuple[SpinReading, ...] = ()
+    ratios: tuple[SpinRatio, ...] = ()
+    wide: tuple[WideReading, ...] = ()
+
+    def __add__(self, more: _Taken) -> _Taken:
+        return _Taken(
+            readings=self.readings + more.readings,
+            ratios=self.ratios + more.ratios,
+            wide=self.wide + more.wide,
+        )
+
+
 def calibrate(request: CalibrateRequest, progress: Progress) -> Calibration:
     """Time spins of 2 to 2000 us in fresh processes, one at a time, and hold them against the demands.
 
@@ -117,34 +133,22 @@ def calibrate(request: CalibrateRequest, progress: Progress) -> Calibration:
         ready = pilot.open(rig.load)
         for spinner in others:
             spinner.open(rig.load)
-        readings: list[SpinReading] = []
-        ratios: list[SpinRatio] = []
-        wide: list[WideReading] = []
+        taken = _Taken()
         with benchmark.hold_device(device_lock(rig.device, rig.gpus)):
             scale = _pilot(rig, pilot, ready)
             for number, spinner in enumerate(others):
                 progress(Event(stage="calibrate", done=number, total=len(others), detail="spinning"))
-                read, compared, wide_read = _process(rig, spinner, scale, number)
-                readings += read
-                ratios += compared
-                wide += wide_read
+                taken += _process(rig, spinner, scale, number)
     progress(Event(stage="calibrate", done=len(others), total=len(others), detail="done"))
-    return _record(rig, scale, readings, ratios, wide, time.monotonic() - started)
+    return _record(rig, scale, taken, time.monotonic() - started)
 
 
-def _record(
-    rig: _Rig,
-    scale: _Scale,
-    readings: Sequence[SpinReading],
-    ratios: Sequence[SpinRatio],
-    wide: Sequence[WideReading],
-    elapsed_s: float,
-) -> Calibration:
-    lengths = lengths_of(readings)
+def _record(rig: _Rig, scale: _Scale, taken: _Taken, elapsed_s: float) -> Calibration:
+    lengths = lengths_of(taken.readings)
     slope, intercept_us = line([(one.true_us, one.net_us) for one in lengths])
-    bars = judge(lengths, ratios, slope)
+    bars = judge(lengths, taken.ratios, slope)
     if rig.device == "cuda":
-        bars += judge_wide(wide, WIDE_BLOCKS[-1], scale.overhead_us)
+        bars += judge_wide(taken.wide, WIDE_BLOCKS[-1], scale.overhead_us)
     return Calibration(
         schema_version=SCHEMA_VERSION,
         device=rig.device,
@@ -159,9 +163,9 @@ def _record(
         intercept_us=intercept_us,
         outside_us=scale.outside_us,
         lengths=lengths,
-        readings=tuple(readings),
-        ratios=tuple(ratios),
-        wide=tuple(wide),
+        readings=taken.readings,
+        ratios=taken.ratios,
+        wide=taken.wide,
         bars=bars,
         passed=all(bar.passed for bar in bars),
         elapsed_s=round(elapsed_s, 3),
@@ -269,13 +273,11 @@ def _outside_us(spinner: Spinner, amount: int) -> float | None:
         if not (isinstance(ran, Answer) and isinstance(ran.reply, p.Done)):
             return None
         spent.append((time.perf_counter_ns() - begun) / 1e3)
-    spinner.seat.ask(p.DropTiming(case_id=case), timeout_s=DROP_TIMING_TIMEOUT_S)
+    spinner.seat.drop_timing(case, timeout_s=DROP_TIMING_TIMEOUT_S)
     return (spent[1] - spent[0]) / (counts[1] - counts[0])
 
 
-def _process(
-    rig: _Rig, spinner: Spinner, scale: _Scale, number: int
-) -> tuple[list[SpinReading], list[SpinRatio], list[WideReading]]:
+def _process(rig: _Rig, spinner: Spinner, scale: _Scale, number: int) -> _Taken:
     plain: dict[float, Spun] = {}
     longer: dict[float, Spun] = {}
     for nominal_us in LENGTHS_US:
@@ -331,7 +333,7 @@ def _process(
         )
         for kernel, spun, witnessed in zip(kernels, timed_wide, watched, strict=True)
     ]
-    return readings, ratios, wide
+    return _Taken(readings=tuple(readings), ratios=tuple(ratios), wide=tuple(wide))
 
 
 def _wide_kernels(scale: _Scale) -> tuple[WideKernel, ...]:

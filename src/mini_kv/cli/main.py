@@ -44,7 +44,7 @@ exit codes:
 """
 
 
-class Command(Protocol):
+class CommandModule(Protocol):
     """What every module below ``mini_kv.cli`` offers."""
 
     EXAMPLE: str
@@ -101,7 +101,7 @@ def _dispatch(argv: list[str]) -> int:
             Code.USAGE, f"'{name}' is not a command of mini-kv{near}; the commands are {known}."
         )
     module_name, summary = COMMANDS[name]
-    command: Command = importlib.import_module(f"mini_kv.cli.{module_name}")
+    command: CommandModule = importlib.import_module(f"mini_kv.cli.{module_name}")
     parser = _Parser(
         prog=f"mini-kv {name}",
         description=summary[0].upper() + summary[1:] + ".",

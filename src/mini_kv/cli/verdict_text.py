@@ -11,8 +11,9 @@ from mini_kv.cli.lines import as_lines, flat, quoted
 from mini_kv.cli.relative_paths import from_here
 from mini_kv.core.printable import markdown_cell
 from mini_kv.core.record import to_builtins, to_json
+from mini_kv.core.records.attempt import Axis
 from mini_kv.core.records.benchmark import BenchmarkCase, Series
-from mini_kv.core.records.correctness import CaseResult
+from mini_kv.core.records.correctness import CaseResult, ContractCheck
 from mini_kv.core.records.device_code import remarks
 from mini_kv.core.records.results import Status
 from mini_kv.core.rules.axes import is_generated
@@ -222,13 +223,12 @@ def as_junit(verdict: Verdict) -> str:
     attempt = verdict.attempt
     suite = ET.Element("testsuite", name=f"mini-kv.{attempt.task_id}.{attempt.candidate_id}")
     for axis in attempt.axes:
-        _junit_case(suite, "axis", axis.name, axis.status, axis.code, axis.message, 0.0)
+        _junit_case(suite, "axis", axis.name, axis)
     if verdict.correctness is not None:
         for case in verdict.correctness.cases:
-            _junit_case(suite, "case", case.case_id, case.status, case.code, case.message, case.elapsed_s)
+            _junit_case(suite, "case", case.case_id, case, case.elapsed_s)
         for check in verdict.correctness.contract:
-            name = f"{check.name}[{check.case_id}]"
-            _junit_case(suite, "contract", name, check.status, check.code, check.message, check.elapsed_s)
+            _junit_case(suite, "contract", f"{check.name}[{check.case_id}]", check, check.elapsed_s)
     suite.set("tests", str(len(suite)))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     suite.set("errors", str(len(suite.findall("testcase/error"))))
@@ -242,10 +242,8 @@ def _junit_case(
     suite: ET.Element,
     group: str,
     name: str,
-    status: Status,
-    code: str | None,
-    message: str | None,
-    elapsed_s: float,
+    said: Axis | CaseResult | ContractCheck,
+    elapsed_s: float = 0.0,
 ) -> None:
     entry = ET.SubElement(
         suite, "testcase", classname=f"{suite.get('name')}.{group}", name=name, time=f"{elapsed_s:.3f}"
@@ -258,12 +256,12 @@ def _junit_case(
         Status.UNVERIFIED: "skipped",
         Status.SKIPPED: "skipped",
     }
-    kind = kinds[status]
+    kind = kinds[said.status]
     if kind is not None:
         text = "".join(
-            character for character in message or "" if character.isprintable() or character == "\n"
+            character for character in said.message or "" if character.isprintable() or character == "\n"
         )
-        ET.SubElement(entry, kind, message=f"{code or status.value}: {text[:2000]}")
+        ET.SubElement(entry, kind, message=f"{said.code or said.status.value}: {text[:2000]}")
 
 
 def as_markdown(verdict: Verdict) -> str:

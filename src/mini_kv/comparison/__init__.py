@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mini_kv.comparison.interleaved_run import Compared, CompareRequest, compare
+from mini_kv.comparison.interleaved_run import CompareRequest, ComparisonVerdict, compare
 
-__all__ = ["CompareRequest", "Compared", "compare"]
+__all__ = ["CompareRequest", "ComparisonVerdict", "compare"]

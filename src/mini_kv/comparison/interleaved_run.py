@@ -6,9 +6,9 @@ come from one pair of processes; the interval from further pairs of fresh ones.
 
 from __future__ import annotations
 
-import functools
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from mini_kv import correctness
 from mini_kv.benchmark.pair_timing import pair_plan
 from mini_kv.benchmark.telemetry import Watch
 from mini_kv.benchmark.two_candidates import run_two_sides
-from mini_kv.comparison.sides import Evidence, Side, archive
+from mini_kv.comparison.sides import ComparisonEvidence, Side, archive
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.records.archived_files import COMPARISON_FILE
 from mini_kv.core.records.benchmark import Benchmark, KernelWitness
@@ -27,6 +27,7 @@ from mini_kv.core.records.card import COMPARISONS_FOLDER, Case, DeviceRequest
 from mini_kv.core.records.comparison import Comparison
 from mini_kv.core.records.correctness import Correctness
 from mini_kv.core.records.isolation import IsolationLevel
+from mini_kv.core.records.pairs import PairName
 from mini_kv.core.records.results import Status
 from mini_kv.run import Crew, build_candidate, device_state, read_inputs, run_inputs, start_crew
 from mini_kv.run.process_pairs import PairedSide, PairsRequest, run_pairs, verified_us
@@ -52,7 +53,7 @@ class CompareRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class ComparisonVerdict:
     """What the user gets: the archived record, where it lies, and both sides' evidence."""
 
     comparison: Comparison
@@ -61,7 +62,7 @@ class Compared:
     b: Side
 
 
-def compare(request: CompareRequest, progress: Progress) -> Compared:
+def compare(request: CompareRequest, progress: Progress) -> ComparisonVerdict:
     """Gate and time both candidates. Raises ``MiniKvError`` only before anything ran.
 
     A fault of a later stage, Ctrl-C included, ends in an archived comparison that says so.
@@ -74,7 +75,7 @@ def compare(request: CompareRequest, progress: Progress) -> Compared:
         artifacts_root=request.artifacts_root,
         require_isolation=request.require_isolation,
     )
-    evidence = Evidence(
+    evidence = ComparisonEvidence(
         a=Side(label="A", inputs=inputs), b=Side(label="B", inputs=inputs.with_candidate(request.b))
     )
     root = inputs.artifacts_root
@@ -89,10 +90,10 @@ def compare(request: CompareRequest, progress: Progress) -> Compared:
     with evidence.keeping_faults():
         _run_stages(request, evidence, progress)
     comparison = archive(evidence, folder, time.monotonic() - started)
-    return Compared(comparison=comparison, folder=folder.folder, a=evidence.a, b=evidence.b)
+    return ComparisonVerdict(comparison=comparison, folder=folder.folder, a=evidence.a, b=evidence.b)
 
 
-def _run_stages(request: CompareRequest, evidence: Evidence, progress: Progress) -> None:
+def _run_stages(request: CompareRequest, evidence: ComparisonEvidence, progress: Progress) -> None:
     adopt_orphans()
     guard_memory()
     a, b = evidence.sides
@@ -106,11 +107,11 @@ def _run_stages(request: CompareRequest, evidence: Evidence, progress: Progress)
             device_count = _load(evidence, crews, progress)
         with evidence.stage("correctness"):
             for side, crew in crews:
-                _gate(side, crew, device_count, request, progress)
+                _gate(side, crew, request, _of(side, progress), device_count=device_count)
         if not all(_passed(side) for side in evidence.sides):
             return
         with evidence.stage("benchmark"):
-            _time(evidence, crew_a, crew_b, request, progress)
+            _time(evidence, {"a": crew_a, "b": crew_b}, request, progress)
         for crew in (crew_a, crew_b):
             crew.candidate.close()  # nothing of this pair is to run, or to hold memory, beside the next
         with evidence.stage("pairs"):
@@ -126,7 +127,7 @@ def _of(side: Side, progress: Progress) -> Progress:
     return show
 
 
-def _load(evidence: Evidence, crews: tuple[tuple[Side, Crew], ...], progress: Progress) -> int:
+def _load(evidence: ComparisonEvidence, crews: tuple[tuple[Side, Crew], ...], progress: Progress) -> int:
     """Import the reference and open both libraries; return how many devices there are."""
     progress(Event(stage="load", done=0, total=3, detail="workers start"))
     evidence.reference_sha256, ready = crews[0][1].load_oracle()
@@ -138,17 +139,16 @@ def _load(evidence: Evidence, crews: tuple[tuple[Side, Crew], ...], progress: Pr
     return ready.device_count
 
 
-def _gate(side: Side, crew: Crew, device_count: int, request: CompareRequest, progress: Progress) -> None:
+def _gate(side: Side, crew: Crew, request: CompareRequest, progress: Progress, *, device_count: int) -> None:
     def keep(so_far: Correctness) -> None:
         side.correctness = so_far
 
     if side.build is not None and side.loaded:
         side.correctness = correctness.check(
             crew.subject(request.timeout_s),
-            crew.contract,
-            functools.partial(crew.load_contract, side.build),
-            device_count,
-            _of(side, progress),
+            crew.contract_worker(side.build),
+            progress,
+            device_count=device_count,
             left=keep,
         )
     crew.close_contract()
@@ -159,12 +159,12 @@ def _passed(side: Side) -> bool:
 
 
 def _time(
-    evidence: Evidence, crew_a: Crew, crew_b: Crew, request: CompareRequest, progress: Progress
+    evidence: ComparisonEvidence, crews: Mapping[PairName, Crew], request: CompareRequest, progress: Progress
 ) -> None:
-    inputs = crew_a.inputs
-    with device_state(inputs, crew_a.nursery) as device:
+    inputs = crews["a"].inputs
+    with device_state(inputs, crews["a"].nursery) as device:
         records = run_two_sides(
-            {"a": crew_a.timed(request.timeout_s), "b": crew_b.timed(request.timeout_s)},
+            {name: crew.timed(request.timeout_s) for name, crew in crews.items()},
             run_inputs.device_lock(inputs.device, inputs.gpus),
             progress,
             read=device.read,
@@ -173,7 +173,7 @@ def _time(
     evidence.a.benchmark, evidence.b.benchmark = records["a"], records["b"]
 
 
-def _pair(evidence: Evidence, crew: Crew, request: CompareRequest, progress: Progress) -> None:
+def _pair(evidence: ComparisonEvidence, crew: Crew, request: CompareRequest, progress: Progress) -> None:
     """Time the cases that both sides have a time for in pairs of fresh processes."""
     a, b = evidence.a, evidence.b
     if a.build is None or b.build is None or a.benchmark is None or b.benchmark is None:
@@ -200,7 +200,7 @@ def _pair(evidence: Evidence, crew: Crew, request: CompareRequest, progress: Pro
         evidence.watched = watch.findings()
 
 
-def _timed_cases(evidence: Evidence, a: Benchmark, b: Benchmark) -> list[Case]:
+def _timed_cases(evidence: ComparisonEvidence, a: Benchmark, b: Benchmark) -> list[Case]:
     card = evidence.a.inputs.card.card
     both = zip(a.cases, b.cases, strict=True)
     return [

@@ -70,7 +70,7 @@ class Side:
             self.load_fault,
             self.correctness,
             self.benchmark,
-            None,
+            regression=None,
             benchmark_skipped=False,
             caught=caught_in_pairs((pairs,), self.label),
         )
@@ -78,7 +78,7 @@ class Side:
 
 
 @dataclass(kw_only=True)
-class Evidence(RunLog):
+class ComparisonEvidence(RunLog):
     """What the stages have left so far; archived whatever happens."""
 
     a: Side
@@ -102,7 +102,7 @@ class Evidence(RunLog):
         return int(next((code for code in _BY_STAGE if code in found), ExitCode.ACCEPTED))
 
 
-def archive(evidence: Evidence, folder: ArchiveFolder, elapsed_s: float) -> Comparison:
+def archive(evidence: ComparisonEvidence, folder: ArchiveFolder, elapsed_s: float) -> Comparison:
     """Write every record and source, seal them with ``comparison.json``, publish; return the record."""
     inputs = evidence.a.inputs
     folder.add_json(CARD_FILE.name, inputs.card.card)
@@ -139,7 +139,7 @@ def _add_side(side: Side, folder: ArchiveFolder) -> None:
             folder.add_json(f"{side.folder}/{file.name}", record)
 
 
-def _record(evidence: Evidence, folder: ArchiveFolder, elapsed_s: float) -> Comparison:
+def _record(evidence: ComparisonEvidence, folder: ArchiveFolder, elapsed_s: float) -> Comparison:
     inputs = evidence.a.inputs
     card = inputs.card.card
     one, two = evidence.a.benchmark, evidence.b.benchmark

@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -54,15 +55,21 @@ def build(
     project_root = Path(request.project_root).resolve()
     snapshot = read_candidate(project_root / request.candidate_folder)
     plan = make_plan(request, toolchain, snapshot)
-    job = _Job(request, toolchain, snapshot, plan, started, progress or _silent, tuple(launcher))
+    job = _Job(
+        request=request,
+        toolchain=toolchain,
+        snapshot=snapshot,
+        plan=plan,
+        started=started,
+        progress=progress or _silent,
+        launcher=tuple(launcher),
+    )
     store = BuildStore(project_root)
     found = store.find(plan.key)
     if found is not None:
         return job.reused(found)
     if not plan.units:
-        return job.failed(
-            Status.FAIL, Code.NO_SOURCES, f"No source is for device {request.device}.", (), None
-        )
+        return job.failed(Status.FAIL, Code.NO_SOURCES, f"No source is for device {request.device}.")
     try:
         return _build_in(store, job)
     except OSError as error:
@@ -102,26 +109,17 @@ def _silent(_: str) -> None:
     """Say nothing."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Job:
     """One build under way: the request with everything that was found out about it."""
 
-    def __init__(
-        self,
-        request: BuildRequest,
-        toolchain: Toolchain,
-        snapshot: Snapshot,
-        plan: Plan,
-        started: float,
-        progress: Progress,
-        launcher: tuple[str, ...],
-    ) -> None:
-        self.request = request
-        self.toolchain = toolchain
-        self.snapshot = snapshot
-        self.plan = plan
-        self.started = started
-        self.progress = progress
-        self.launcher = launcher
+    request: BuildRequest
+    toolchain: Toolchain
+    snapshot: Snapshot
+    plan: Plan
+    started: float
+    progress: Progress
+    launcher: tuple[str, ...]
 
     # ------------------------------------------------------------------ results
 
@@ -134,19 +132,21 @@ class _Job:
         status: Status,
         code: Code,
         message: str,
-        units: tuple[BuildUnit, ...],
-        first_error: str | None,
+        *,
+        units: tuple[BuildUnit, ...] = (),
+        first_error: str | None = None,
     ) -> Build:
-        return self._result(status, code, message, units, first_error, None)
+        return self._result(status, units, code=code, message=message, first_error=first_error)
 
     def _result(
         self,
         status: Status,
-        code: Code | None,
-        message: str | None,
         units: tuple[BuildUnit, ...],
-        first_error: str | None,
-        library: Path | None,
+        *,
+        code: Code | None = None,
+        message: str | None = None,
+        first_error: str | None = None,
+        library: Path | None = None,
         device_code: DeviceCode | None = None,
     ) -> Build:
         cxx, nvcc, torch = self.toolchain.cxx, self.toolchain.nvcc, self.toolchain.torch
@@ -196,25 +196,29 @@ class _Job:
         records = tuple(log.add(unit.source, unit.argv, one) for unit, one in zip(units, ended, strict=True))
         broken = [(unit, one) for unit, one in zip(units, ended, strict=True) if one.returncode != 0]
         for unit, one in sorted(broken, key=lambda pair: pair[1].timed_out):  # an error says more
-            return self._explain(unit.source, one, records, Code.COMPILE_ERROR, "does not compile")
+            return self._explain(unit.source, one, records, code=Code.COMPILE_ERROR, fault="does not compile")
         foreign = self._foreign(sources)
         if foreign:
             message = (
                 f"'{foreign[0]}' is included from outside the candidate's folder: only its own files and the "
                 "headers of the compiler, torch, CUDA and Python may reach a build."
             )
-            return self.failed(Status.FAIL, Code.FOREIGN_INCLUDE, message, records, "\n".join(foreign[:5]))
+            return self.failed(
+                Status.FAIL, Code.FOREIGN_INCLUDE, message, units=records, first_error="\n".join(foreign[:5])
+            )
         linked = self._run(partial, [self.plan.link], [LINK], deadline)[0]
         records = (*records, log.add(LINK, self.plan.link, linked))
         if linked.returncode != 0:
-            return self._explain(LINK, linked, records, Code.LINK_ERROR, "does not link")
+            return self._explain(LINK, linked, records, code=Code.LINK_ERROR, fault="does not link")
         unresolved = diagnosis.unresolved_symbols(_text(linked.stderr))
         if unresolved:
             message = f"The library does not link: '{unresolved[0]}' is used but defined nowhere."
-            return self.failed(Status.FAIL, Code.LINK_ERROR, message, records, "\n".join(unresolved[:5]))
+            return self.failed(
+                Status.FAIL, Code.LINK_ERROR, message, units=records, first_error="\n".join(unresolved[:5])
+            )
         library = partial / self.plan.library
         code = self._look_into(library, ended)
-        return self._result(Status.PASS, None, None, records, None, library, code)
+        return self._result(Status.PASS, records, library=library, device_code=code)
 
     def _look_into(self, library: Path, ended: Sequence[Finished]) -> DeviceCode | None:
         if self.request.device != "cuda":
@@ -243,7 +247,7 @@ class _Job:
         )
 
     def _explain(
-        self, source: str, one: Finished, records: tuple[BuildUnit, ...], code: Code, fault: str
+        self, source: str, one: Finished, records: tuple[BuildUnit, ...], *, code: Code, fault: str
     ) -> Build:
         what = "The library" if source == LINK else f"'{source}'"
         stdout = symbolic_text(_text(one.stdout), self.plan.places)
@@ -251,12 +255,13 @@ class _Job:
         error = diagnosis.first_error(stderr, stdout)
         if one.timed_out:
             message = f"{what} was not built within the limit of {self.request.timeout_s:g} s."
-            return self.failed(Status.FAIL, Code.COMPILE_TIMEOUT, message, records, error)
+            return self.failed(Status.FAIL, Code.COMPILE_TIMEOUT, message, units=records, first_error=error)
         if diagnosis.was_killed(one.returncode, stderr):
             message = f"Something killed the compiler while {what} was built; memory may have run out."
-            return self.failed(Status.ERROR, Code.COMPILER_KILLED, message, records, error)
+            return self.failed(Status.ERROR, Code.COMPILER_KILLED, message, units=records, first_error=error)
         said = error or f"the compiler said nothing and returned {one.returncode}"
-        return self.failed(Status.FAIL, code, f"{what} {fault}: {said.splitlines()[0]}", records, said)
+        message = f"{what} {fault}: {said.splitlines()[0]}"
+        return self.failed(Status.FAIL, code, message, units=records, first_error=said)
 
     def _foreign(self, sources: Path) -> tuple[str, ...]:
         allowed: list[str] = [path for path in self.plan.places if path.startswith("/")]

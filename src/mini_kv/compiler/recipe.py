@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from mini_kv.compiler.device_facts import VERBOSE_ASSEMBLER
 from mini_kv.compiler.snapshot import Snapshot
+from mini_kv.compiler.stable_abi import TORCH_TARGET, is_stable
 from mini_kv.core.canonical import canonical_sha256
 from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
@@ -22,19 +23,10 @@ RECIPE_VERSION = 2
 CXX_SUFFIXES = (".cpp", ".cc", ".cxx")
 CUDA_SUFFIX = ".cu"
 HEADER_SUFFIXES = (".h", ".hpp", ".hxx", ".cuh", ".inl")
-TORCH_TARGET = "-DTORCH_TARGET_VERSION=0x020b000000000000"
-"""The stable ABI of torch 2.11: a library built with newer headers then still loads there.
-
-With it torch's other headers refuse to be included, so units that include those go without.
-"""
 
 _SOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
 # nvcc hands its arguments to a shell, so no flag may hold anything that a shell would act on.
 _FLAG = re.compile(r"-[A-Za-z0-9_+=.,:/%@-]+|[A-Za-z0-9_+=.,:@-]+")
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^">\n]+)[">]', re.MULTILINE)
-_UNSTABLE_HEADER = re.compile(
-    r"(?:ATen|c10|caffe2)/|torch/(?!csrc/stable/|headeronly/|csrc/inductor/aoti_torch/)"
-)
 _ARCH = re.compile(r"(\d{1,2})\.(\d)([af]?)(\+PTX)?")
 
 
@@ -281,25 +273,6 @@ def _host_features(manifest: CandidateManifest) -> str | None:
 
 
 # --------------------------------------------------------------------------- commands
-
-
-def is_stable(source: str, files: Mapping[str, bytes]) -> bool:
-    """Say whether a unit keeps to torch's stable headers, its own headers followed.
-
-    Every ``#include`` counts, also one that the preprocessor would skip: the wrong answer of that kind
-    only costs the library's loading on an older torch, never its compiling.
-    """
-    waiting, seen = [source], {source}
-    while waiting:
-        name = waiting.pop()
-        for bracket, header in _INCLUDE.findall(files[name].decode("utf-8", "replace")):
-            if _UNSTABLE_HEADER.match(header):
-                return False
-            beside = os.path.normpath(os.path.join(os.path.dirname(name), header))
-            if bracket == '"' and beside in files and beside not in seen:
-                seen.add(beside)
-                waiting.append(beside)
-    return True
 
 
 def _unit(number: int, source: str, request: BuildRequest, parts: _Parts, *, stable: bool) -> Unit:

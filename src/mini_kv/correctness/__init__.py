@@ -6,7 +6,6 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
@@ -14,8 +13,8 @@ from mini_kv.core.codes import Code
 from mini_kv.core.progress import Progress, silent
 from mini_kv.core.records.card import SCHEMA_VERSION, CaseKind
 from mini_kv.core.records.correctness import CallTrace, CaseResult, ContractCheck, Correctness
-from mini_kv.core.records.results import Finding, Status
-from mini_kv.correctness.cases import Subject, run_cases
+from mini_kv.core.records.results import Status
+from mini_kv.correctness.cases import run_cases
 from mini_kv.correctness.contract_plan import (
     HEAVY_CHECKS,
     Question,
@@ -27,11 +26,12 @@ from mini_kv.correctness.contract_plan import (
     run_contract,
 )
 from mini_kv.correctness.process_changes import check_state
+from mini_kv.correctness.subject import ContractWorker, Subject
 from mini_kv.correctness.tracing import run_trace
 from mini_kv.correctness.unmakeable_cases import confirm_invalid
 from mini_kv.system.seats import CandidateSeat
 
-__all__ = ["Subject", "check", "judged_apart", "traced_last"]
+__all__ = ["ContractWorker", "Subject", "check", "judged_apart", "traced_last"]
 
 _Told = tuple[CallTrace | None, tuple[ContractCheck, ...]]
 
@@ -42,21 +42,19 @@ def _nothing(_: Correctness) -> None:
 
 def check(
     subject: Subject,
-    contract_seat: CandidateSeat | None,
-    load_contract: Callable[[], Finding | None],
-    device_count: int,
+    contract: ContractWorker | None,
     progress: Progress,
+    *,
+    device_count: int,
     meanwhile: Callable[[Correctness], None] = _nothing,
-    turn: AbstractContextManager[object] | None = None,
     left: Callable[[Correctness], None] = _nothing,
 ) -> Correctness:
-    """Run every case and, beside it in a second candidate worker, the contract checks that take long.
+    """Run every case and, at the same time in a second candidate worker, the contract checks that take long.
 
-    ``load_contract`` makes that second worker ready; what it finds wrong is a failed check of its own. A card
-    that has nothing :func:`judged_apart` needs no ``contract_seat``: see :func:`traced_last`.
-    ``meanwhile`` is called, with the record so far, once the cases have passed and only that second worker is
-    still busy: it imports for seconds, and holds ``turn`` from when it first touches the device to its end.
-    ``left`` is called with what is known where the stage ends by an exception, Ctrl-C among them.
+    What is wrong with loading the library in that ``contract`` worker is a failed check of its own. A card
+    that has nothing :func:`judged_apart` needs none: see :func:`traced_last`. ``meanwhile`` is called, with
+    the record so far, once the cases have passed and only that second worker is still busy. ``left`` is
+    called with what is known where the stage ends by an exception, Ctrl-C among them.
 
     Raises ``InternalError`` when the oracle is lost; a candidate's faults are in the record.
     """
@@ -65,13 +63,12 @@ def check(
     questions = plan_questions(subject.card, samples, subject.device, device_count)
     heavy = [question for question in questions if question.check in HEAVY_CHECKS]
     light = [question for question in questions if question.check not in HEAVY_CHECKS]
-    held = turn or nullcontext()
-    seats = (subject.seat,) if contract_seat is None else (subject.seat, contract_seat)
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="contract") as beside:
-        if contract_seat is not None:
-            contract = beside.submit(
-                _beside, subject, samples, heavy, contract_seat, load_contract, progress, held
-            )
+    seats = (subject.seat,) if contract is None else (subject.seat, contract.seat)
+    record = functools.partial(_record, subject, seats, started=started)
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="contract") as other:
+        if contract is not None:
+            ask = functools.partial(_ask_contract, subject, contract, progress)
+            told_later = other.submit(ask, samples=samples, questions=heavy)
         results: list[CaseResult] = []
         known: list[ContractCheck] = []
         try:
@@ -82,22 +79,21 @@ def check(
             own_checks = ask_all(subject.manifest, light, subject.seat, silent)
             known += own_checks
             if overall(cases, own_checks) is Status.PASS:
-                meanwhile(_incomplete(_record(subject, seats, cases, (*own_checks, state), started)))
+                meanwhile(_incomplete(record(cases, (*own_checks, state))))
             told: _Told = (None, ())
-            if contract_seat is not None:
-                told = _heard(contract, contract_seat, cases, subject.timeout_s)
+            if contract is not None:
+                told = _heard(told_later, contract.seat, cases, subject.timeout_s)
         except BaseException:
             # Ctrl-C or a lost oracle: leaving the block waits for the other thread, which may be in a
             # check that takes minutes.
-            if contract_seat is not None:
-                contract_seat.abandon()
-            left(_incomplete(_record(subject, seats, tuple(results), tuple(known), started)))
+            if contract is not None:
+                contract.seat.abandon()
+            left(_incomplete(record(tuple(results), tuple(known))))
             raise
-    cases = confirm_invalid(subject, contract_seat, cases)
-    trace, beside_checks = told
-    checks = (*beside_checks, *own_checks, state)
-    record = _record(subject, seats, cases, checks, started)
-    return msgspec.structs.replace(record, trace=trace, state_changes=changes)
+    cases = confirm_invalid(subject, contract.seat if contract is not None else None, cases)
+    trace, contract_checks = told
+    made = record(cases, (*contract_checks, *own_checks, state))
+    return msgspec.structs.replace(made, trace=trace, state_changes=changes)
 
 
 def _incomplete(record: Correctness) -> Correctness:
@@ -113,6 +109,7 @@ def _record(
     seats: Sequence[CandidateSeat],
     cases: tuple[CaseResult, ...],
     checks: tuple[ContractCheck, ...],
+    *,
     started: float,
 ) -> Correctness:
     return Correctness(
@@ -152,27 +149,25 @@ def traced_last(subject: Subject, record: Correctness) -> Correctness:
     if subject.seat.losses:
         return record
     samples = collect_samples(subject.card, subject.oracle)
-    trace, _ = run_trace(subject.card, subject.manifest, samples, subject.seat, lambda: None, last=True)
+    trace, _ = run_trace(subject.card, subject.manifest, samples, subject.seat, load=lambda: None, last=True)
     return msgspec.structs.replace(record, trace=trace)
 
 
-def _beside(
+def _ask_contract(
     subject: Subject,
+    contract: ContractWorker,
+    progress: Progress,
+    *,
     samples: Sequence[Sample],
     questions: Sequence[Question],
-    seat: CandidateSeat,
-    load: Callable[[], Finding | None],
-    progress: Progress,
-    turn: AbstractContextManager[object],
 ) -> _Told:
-    load_once = functools.cache(load)
+    card, manifest, seat = subject.card, subject.manifest, contract.seat
+    load_once = functools.cache(contract.load)
     seat.rouse()
-    with turn:
+    with contract.turn:
         # First of all: memory that a later check makes the candidate keep would not be seen as kept.
-        trace, policies = run_trace(
-            subject.card, subject.manifest, samples, seat, load_once, last=not questions
-        )
-        checks = run_contract(subject.card, subject.manifest, questions, seat, load_once, progress)
+        trace, policies = run_trace(card, manifest, samples, seat, load=load_once, last=not questions)
+        checks = run_contract(card, manifest, questions, seat, load=load_once, progress=progress)
     return trace, (*policies, *checks)
 
 

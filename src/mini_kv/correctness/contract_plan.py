@@ -19,8 +19,9 @@ from mini_kv.core.rules.policies import judges_trace
 from mini_kv.core.rules.registration import NO_FAKE
 from mini_kv.core.tensors import Argument, TensorSpec, contiguous_strides, element_count, input_bytes
 from mini_kv.core.time_limits import CASE_TIMEOUT_S, CONTRACT_CHECK_TIMEOUT_S
-from mini_kv.correctness.cases import seed_text
-from mini_kv.system.seats import CandidateSeat, OracleSeat
+from mini_kv.correctness.rounds import seed_text
+from mini_kv.system.oracle_client import MadeCase, OracleClient
+from mini_kv.system.seats import CandidateSeat
 from mini_kv.system.workers import Answer, Lost
 
 # gradcheck calls the operator twice an input element: larger cases cost time and prove nothing more.
@@ -63,7 +64,7 @@ class Question:
     samples: tuple[Sample, ...]
 
 
-def collect_samples(card: TaskCard, oracle: OracleSeat) -> tuple[Sample, ...]:
+def collect_samples(card: TaskCard, oracle: OracleClient) -> tuple[Sample, ...]:
     """Have the oracle make the inputs of all legal cases but the benchmark shapes, fixed seeds.
 
     Where the card forbids library calls, the timed shapes are among them: they tempt most.
@@ -74,12 +75,11 @@ def collect_samples(card: TaskCard, oracle: OracleSeat) -> tuple[Sample, ...]:
         if case.kind is CaseKind.ILLEGAL or (case.kind is CaseKind.BENCHMARK and case.id not in timed):
             continue
         seed = seed_text(fixed_seed(card.task_id, case.id))
-        answer = oracle.ask(
-            p.MakeCase(key=f"contract/{case.id}", params=case.params, seed=seed, expect_values=False),
-            timeout_s=CASE_TIMEOUT_S,
+        made = oracle.make_case(
+            f"contract/{case.id}", case, seed, timeout_s=CASE_TIMEOUT_S, expect_values=False
         )
-        if isinstance(answer.reply, p.CaseMade):
-            samples.append(Sample(case=case, arguments=answer.reply.arguments, payloads=answer.payloads))
+        if isinstance(made, MadeCase):
+            samples.append(Sample(case=case, arguments=made.reply.arguments, payloads=made.payloads))
     return tuple(samples)
 
 
@@ -159,13 +159,15 @@ def run_contract(
     manifest: CandidateManifest,
     questions: Sequence[Question],
     seat: CandidateSeat,
+    *,
     load: Callable[[], Finding | None],
     progress: Progress,
 ) -> tuple[ContractCheck, ...]:
     """Ask the questions that need what the contract worker has imported; each answer stands for itself."""
     fault = load() if questions else None
     if fault is not None:
-        return (_answer("load", None, without_answer(fault.code), fault.code, fault.message, 0.0),)
+        status = without_answer(fault.code)
+        return (_answer("load", None, status, code=fault.code, message=fault.message),)
     checks = told_once(ask_all(manifest, questions, seat, progress))
     if card.contract.gradcheck and not manifest.autograd:
         checks.append(
@@ -173,9 +175,8 @@ def run_contract(
                 "autograd_claimed",
                 None,
                 Status.FAIL,
-                Code.AUTOGRAD_MISSING,
-                "the card demands gradients; the candidate's manifest says autograd: false",
-                0.0,
+                code=Code.AUTOGRAD_MISSING,
+                message="the card demands gradients; the candidate's manifest says autograd: false",
             )
         )
     return tuple(checks)
@@ -221,9 +222,8 @@ def _ask(question: Question, manifest: CandidateManifest, seat: CandidateSeat) -
                 "dynamic_shapes",
                 case_id,
                 Status.SKIPPED,
-                Code.TOO_FEW_SIZES,
-                "the card has no two core cases that differ in size only",
-                0.0,
+                code=Code.TOO_FEW_SIZES,
+                message="the card has no two core cases that differ in size only",
             )
         ]
     if question.check == "gradcheck" and "float64" not in manifest.dtypes:
@@ -232,9 +232,8 @@ def _ask(question: Question, manifest: CandidateManifest, seat: CandidateSeat) -
                 "gradcheck",
                 case_id,
                 Status.FAIL,
-                Code.FLOAT64_NOT_CLAIMED,
-                "gradcheck needs float64 and the manifest does not claim it",
-                0.0,
+                code=Code.FLOAT64_NOT_CLAIMED,
+                message="gradcheck needs float64 and the manifest does not claim it",
             )
         ]
     started = time.monotonic()
@@ -247,9 +246,17 @@ def _ask(question: Question, manifest: CandidateManifest, seat: CandidateSeat) -
     )
     elapsed_s = round(time.monotonic() - started, 4)
     if isinstance(outcome, Lost):
-        status = without_answer(outcome.code)
-        return [_answer(question.check, case_id, status, outcome.code, outcome.message, elapsed_s)]
-    return _grade(question.check, case_id, outcome, elapsed_s)
+        lost = _answer(
+            question.check,
+            case_id,
+            without_answer(outcome.code),
+            code=outcome.code,
+            message=outcome.message,
+        )
+        graded = [lost]
+    else:
+        graded = _grade(question.check, case_id, outcome)
+    return [msgspec.structs.replace(one, elapsed_s=elapsed_s) for one in graded]
 
 
 def without_answer(code: str) -> Status:
@@ -287,27 +294,29 @@ _PARTS = {
 }
 
 
-def _grade(check: str, case_id: str, outcome: Answer, elapsed_s: float) -> list[ContractCheck]:
+def _grade(check: str, case_id: str, outcome: Answer) -> list[ContractCheck]:
     if not isinstance(outcome.reply, p.ContractAnswer):
         text = outcome.reply.message if isinstance(outcome.reply, p.Failed) else "an unexpected answer"
-        return [_answer(check, case_id, Status.FAIL, Code.CHECK_FAILED_TO_RUN, text[:1000], elapsed_s)]
+        return [_answer(check, case_id, Status.FAIL, code=Code.CHECK_FAILED_TO_RUN, message=text[:1000])]
     answers = outcome.reply.results
     graded: list[ContractCheck] = []
     for part in _PARTS.get(check, (check,)):
         if part not in answers:
-            graded.append(
-                _answer(part, case_id, Status.FAIL, Code.UNANSWERED, "the worker gave no answer", elapsed_s)
-            )
+            message = "the worker gave no answer"
+            graded.append(_answer(part, case_id, Status.FAIL, code=Code.UNANSWERED, message=message))
         elif answers[part] is None:
-            graded.append(_answer(part, case_id, Status.PASS, None, None, elapsed_s))
+            graded.append(_answer(part, case_id, Status.PASS))
         else:
-            graded.append(_answer(part, case_id, Status.FAIL, of_check(part), answers[part], elapsed_s))
+            graded.append(_answer(part, case_id, Status.FAIL, code=of_check(part), message=answers[part]))
     return graded
 
 
 def _answer(
-    name: str, case_id: str | None, status: Status, code: str | None, message: str | None, elapsed_s: float
+    name: str,
+    case_id: str | None,
+    status: Status,
+    *,
+    code: str | None = None,
+    message: str | None = None,
 ) -> ContractCheck:
-    return ContractCheck(
-        name=name, case_id=case_id, status=status, code=code, message=message, elapsed_s=elapsed_s
-    )
+    return ContractCheck(name=name, case_id=case_id, status=status, code=code, message=message, elapsed_s=0.0)

@@ -24,8 +24,8 @@ def run_trace(
     manifest: CandidateManifest,
     samples: Sequence[Sample],
     seat: CandidateSeat,
-    load: Callable[[], Finding | None],
     *,
+    load: Callable[[], Finding | None],
     last: bool = False,
 ) -> tuple[CallTrace | None, tuple[ContractCheck, ...]]:
     """Trace one call of every sample in the contract worker, before anything else was called there.

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mini_kv.core import protocol as p
 from mini_kv.core.canonical import fixed_seed
 from mini_kv.core.codes import Code
 from mini_kv.core.records.card import CaseKind
 from mini_kv.core.records.correctness import CaseResult
 from mini_kv.core.records.results import Finding, Status
-from mini_kv.core.time_limits import FORGET_TIMEOUT_S
-from mini_kv.correctness.cases import Subject, make_case, seed_text
+from mini_kv.correctness.calls import forget, make_case
+from mini_kv.correctness.rounds import seed_text
+from mini_kv.correctness.subject import Subject
 from mini_kv.system.seats import CandidateSeat
 
 
@@ -41,7 +41,7 @@ def _confirmed(subject: Subject, result: CaseResult) -> CaseResult:
     seeds += [subject.secret_seeds[case.id]] if legal else []
     for seed in seeds:
         made = make_case(subject, case, seed, expect_values=legal)
-        subject.oracle.ask(p.Forget(key=f"{case.id}/{seed}"), timeout_s=FORGET_TIMEOUT_S)
+        forget(subject, case, seed)
         if isinstance(made, Finding):
             return result
     return msgspec.structs.replace(

@@ -48,7 +48,7 @@ class Inputs:
 
 
 @dataclass(kw_only=True)
-class Evidence:
+class ProfileEvidence:
     """What the stages have left so far; archived whatever happens."""
 
     stage: Stage = "profiler"
@@ -77,7 +77,7 @@ def _of_the_machine(failure: Finding, stage: Stage) -> bool:
     return code.facts.fault is Fault.MACHINE and code.facts.exit_code is ExitCode.CONFIGURATION
 
 
-def add_files(inputs: Inputs, evidence: Evidence, archive: ProfileArchive) -> None:
+def add_files(inputs: Inputs, evidence: ProfileEvidence, archive: ProfileArchive) -> None:
     """Write everything but ``profile.json`` into the archive."""
     archive.add_json(CARD_FILE.name, inputs.run.card.card)
     archive.add_json(MANIFEST_FILE.name, inputs.run.manifest.manifest)
@@ -95,7 +95,9 @@ def add_files(inputs: Inputs, evidence: Evidence, archive: ProfileArchive) -> No
         archive.add_bytes(RAW_PAGE_FILE.name, capture.raw_csv)
 
 
-def make_record(inputs: Inputs, evidence: Evidence, archive: ProfileArchive, elapsed_s: float) -> Profile:
+def make_record(
+    inputs: Inputs, evidence: ProfileEvidence, archive: ProfileArchive, elapsed_s: float
+) -> Profile:
     """Return the record of a run, passed or failed, with the exit code that it means."""
     card, manifest, failure = inputs.run.card.card, inputs.run.manifest.manifest, evidence.failure
     environmental = failure is not None and _of_the_machine(failure, evidence.stage)

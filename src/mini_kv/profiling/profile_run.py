@@ -25,11 +25,10 @@ from mini_kv.core.records.correctness import CaseResult
 from mini_kv.core.records.isolation import IsolationLevel
 from mini_kv.core.records.profile import KernelFacts, Profile
 from mini_kv.core.records.results import Finding, Status
-from mini_kv.profiling import analysis
-from mini_kv.profiling.evidence import Evidence, Inputs, Stop, add_files, make_record
+from mini_kv.profiling import analysis, session
+from mini_kv.profiling.evidence import Inputs, ProfileEvidence, Stop, add_files, make_record
 from mini_kv.profiling.ncu import Capture, ProfileArchive, find_ncu
-from mini_kv.profiling.session import start_crew
-from mini_kv.run import build_candidate, read_inputs
+from mini_kv.run import build_candidate, read_inputs, start_crew
 from mini_kv.system.gpu import read_gpus
 from mini_kv.system.processes import adopt_orphans
 
@@ -64,7 +63,7 @@ def profile_case(request: ProfileRequest, progress: Progress) -> tuple[Profile, 
         clock=lambda: datetime.now(UTC),
         random_bytes=secrets.token_bytes,
     )
-    evidence = Evidence()
+    evidence = ProfileEvidence()
     try:
         _run_stages(request, inputs, evidence, progress)
         add_files(inputs, evidence, archive)
@@ -75,27 +74,30 @@ def profile_case(request: ProfileRequest, progress: Progress) -> tuple[Profile, 
     return profile, archive.folder
 
 
-def _run_stages(request: ProfileRequest, inputs: Inputs, evidence: Evidence, progress: Progress) -> None:
+def _run_stages(
+    request: ProfileRequest, inputs: Inputs, evidence: ProfileEvidence, progress: Progress
+) -> None:
     adopt_orphans()
     try:
         ncu = find_ncu(request.ncu, inputs.run.toolchain.nvcc, os.environ)
         if isinstance(ncu, Finding):
             raise Stop(ncu)
-        with start_crew(inputs) as crew:
+        with start_crew(inputs.run, contract="never") as crew:
             evidence.stage = "build"
             evidence.build = build_candidate(inputs.run, progress)
             _demand_built(inputs, evidence.build)
             evidence.stage = "load"
-            evidence.reference_sha256 = crew.load(inputs, evidence.build, progress)
+            evidence.reference_sha256 = session.load(crew, inputs, evidence.build, progress)
             evidence.stage = "correctness"
-            evidence.gate = crew.gate(inputs, progress)
+            evidence.gate = session.gate(crew, inputs, progress)
             _demand_passed(evidence.gate)
             evidence.stage = "capture"
-            evidence.capture = crew.capture(inputs, evidence.build, ncu, progress)
+            evidence.capture = session.capture_case(crew, inputs, evidence.build, ncu, progress=progress)
             if evidence.capture.failure is not None:
                 raise Stop(evidence.capture.failure)
             evidence.stage = "correctness"
-            evidence.numerics = crew.check_profiled_call(inputs, evidence.capture.outputs)
+            outputs = evidence.capture.outputs
+            evidence.numerics = session.check_profiled_call(crew.oracle, inputs, outputs)
         evidence.stage = "analysis"
         evidence.facts = _analyse(inputs, evidence.capture)
         progress(Event(stage="profile", done=3, total=3, detail="captured"))

@@ -1,13 +1,12 @@
-"""The processes of a profiling run: oracle, the gate's candidate worker, and the profiled target."""
+"""The steps of a profiling run that ask its processes: load, gate, capture, and the profiled call judged."""
 
 from __future__ import annotations
 
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -25,92 +24,65 @@ from mini_kv.core.records.profile import TargetPlan
 from mini_kv.core.records.results import Finding
 from mini_kv.core.tensors import OutputSpec, contiguous_strides
 from mini_kv.core.time_limits import CAPTURE_LOCK_TIMEOUT_S, CASE_TIMEOUT_S
-from mini_kv.correctness.cases import Subject, run_cases
+from mini_kv.correctness.cases import run_cases
 from mini_kv.profiling.evidence import Inputs, Stop
 from mini_kv.profiling.ncu import Capture, CaptureRequest, Ncu, capture
-from mini_kv.run.crew import fresh_candidate, load_fault
+from mini_kv.run import Crew
 from mini_kv.run.run_inputs import device_lock
 from mini_kv.system.files import exclusive_lock
-from mini_kv.system.host import usable_cpus
 from mini_kv.system.modules import import_path
-from mini_kv.system.scratch import scratch_folder
-from mini_kv.system.seats import CandidateSeat, OracleSeat
-from mini_kv.system.workers import Nursery
+from mini_kv.system.oracle_client import OracleClient
 
 WARMUP_CALLS = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Crew:
-    """Who takes part in one run. ``scratch`` is removed with them."""
+def load(crew: Crew, inputs: Inputs, build: Build, progress: Progress) -> str:
+    """Import the reference, open the library; return the hash of the reference's sources."""
+    progress(Event(stage="load", done=0, total=1, detail="workers start"))
+    reference_sha256, _ = crew.load_oracle()
+    fault = crew.load(build)
+    if fault is not None:
+        raise Stop(fault)
+    progress(Event(stage="load", done=1, total=1, detail="loaded"))
+    return reference_sha256
 
-    scratch: Path
-    oracle: OracleSeat
-    seat: CandidateSeat
 
-    def load(self, inputs: Inputs, build: Build, progress: Progress) -> str:
-        """Import the reference, open the library; return the hash of the reference's sources."""
-        progress(Event(stage="load", done=0, total=1, detail="workers start"))
-        self.oracle.greet()
-        card = inputs.run.card.card
-        loaded = self.oracle.load(
-            p.LoadReference(
-                reference=card.reference,
-                input_factory=card.input_factory,
-                tolerances={str(name): limit for name, limit in card.tolerances.items()},
-            )
-        )
-        fault = load_fault(self.seat, inputs.run, build)
-        if fault is not None:
-            raise Stop(fault)
-        progress(Event(stage="load", done=1, total=1, detail="loaded"))
-        return loaded.source_sha256
+def gate(crew: Crew, inputs: Inputs, progress: Progress) -> CaseResult:
+    """Run the correctness gate on the one case, every round of it; then the candidate's process ends."""
+    card = msgspec.structs.replace(inputs.run.card.card, cases=(inputs.case,))
+    subject = replace(crew.subject(inputs.timeout_s), card=card)
+    result = run_cases(subject, progress)[0]
+    crew.candidate.close()  # nothing else of ours is to run on the GPU while it is measured
+    return result
 
-    def gate(self, inputs: Inputs, progress: Progress) -> CaseResult:
-        """Run the correctness gate on the one case, every round of it; then the candidate's process ends."""
-        subject = Subject(
-            card=msgspec.structs.replace(inputs.run.card.card, cases=(inputs.case,)),
-            manifest=inputs.run.manifest.manifest,
-            device=inputs.run.device,
-            oracle=self.oracle,
-            seat=self.seat,
-            secret_seeds=inputs.run.secret_seeds,
-            timeout_s=inputs.timeout_s,
-        )
-        result = run_cases(subject, progress)[0]
-        self.seat.close()  # nothing else of ours is to run on the GPU while it is measured
-        return result
 
-    def capture(self, inputs: Inputs, build: Build, ncu: Ncu, progress: Progress) -> Capture:
-        """Take the device's lock and capture."""
-        progress(Event(stage="profile", done=0, total=3, detail="waiting for the device"))
-        with exclusive_lock(device_lock(inputs.run.device, inputs.run.gpus), CAPTURE_LOCK_TIMEOUT_S) as held:
-            if not held:
-                message = f"Another measurement held the device for more than {CAPTURE_LOCK_TIMEOUT_S:g} s."
-                raise Stop(Finding(code=Code.DEVICE_BUSY, message=message))
-            progress(Event(stage="profile", done=1, total=3, detail=f"Nsight Compute {ncu.version}"))
-            return capture(capture_request(inputs, build, ncu, self.scratch / "capture"))
+def capture_case(crew: Crew, inputs: Inputs, build: Build, ncu: Ncu, *, progress: Progress) -> Capture:
+    """Take the device's lock and capture."""
+    progress(Event(stage="profile", done=0, total=3, detail="waiting for the device"))
+    with exclusive_lock(device_lock(inputs.run.device, inputs.run.gpus), CAPTURE_LOCK_TIMEOUT_S) as held:
+        if not held:
+            message = f"Another measurement held the device for more than {CAPTURE_LOCK_TIMEOUT_S:g} s."
+            raise Stop(Finding(code=Code.DEVICE_BUSY, message=message))
+        progress(Event(stage="profile", done=1, total=3, detail=f"Nsight Compute {ncu.version}"))
+        return capture(capture_request(inputs, build, ncu, crew.scratch / "capture"))
 
-    def check_profiled_call(self, inputs: Inputs, outputs: Sequence[bytes]) -> Numerics:
-        """Have the oracle compare what the profiled call itself returned."""
-        made = self.oracle.ask(
-            p.MakeCase(key="profiled", params=inputs.case.params, seed=inputs.seed, expect_values=True),
-            timeout_s=CASE_TIMEOUT_S,
-        ).reply
-        if not isinstance(made, p.CaseMade):
-            raise InternalError(Code.ORACLE, f"the oracle cannot make case '{inputs.case.id}' again: {made}")
-        if len(outputs) != len(made.expected):
-            raise Stop(_wrong_output(f"left {len(outputs)} outputs where {len(made.expected)} are expected"))
-        specs = tuple(_spec(number, expected) for number, expected in enumerate(made.expected))
-        reply = self.oracle.ask(
-            p.Compare(key="profiled", outputs=specs), list(outputs), timeout_s=CASE_TIMEOUT_S
-        ).reply
-        if not isinstance(reply, p.Compared):
-            raise Stop(_wrong_output("left bytes that do not fit the case's shape and dtype"))
-        if reply.numerics.mismatch_count != 0:
-            wrong, all_of = reply.numerics.mismatch_count, reply.numerics.element_count
-            raise Stop(_wrong_output(f"returned {wrong} wrong elements of {all_of}"))
-        return reply.numerics
+
+def check_profiled_call(oracle: OracleClient, inputs: Inputs, outputs: Sequence[bytes]) -> Numerics:
+    """Have the oracle compare what the profiled call itself returned."""
+    made = oracle.make_case("profiled", inputs.case, inputs.seed, timeout_s=CASE_TIMEOUT_S)
+    if isinstance(made, p.Failed):
+        raise InternalError(Code.ORACLE, f"the oracle cannot make case '{inputs.case.id}' again: {made}")
+    wanted = made.reply.expected
+    if len(outputs) != len(wanted):
+        raise Stop(_wrong_output(f"left {len(outputs)} outputs where {len(wanted)} are expected"))
+    specs = tuple(_spec(number, expected) for number, expected in enumerate(wanted))
+    numerics = oracle.compare("profiled", specs, list(outputs), timeout_s=CASE_TIMEOUT_S)
+    if isinstance(numerics, p.Failed):
+        raise Stop(_wrong_output("left bytes that do not fit the case's shape and dtype"))
+    if numerics.mismatch_count != 0:
+        wrong, all_of = numerics.mismatch_count, numerics.element_count
+        raise Stop(_wrong_output(f"returned {wrong} wrong elements of {all_of}"))
+    return numerics
 
 
 def _spec(number: int, expected: p.ExpectedOutput) -> OutputSpec:
@@ -127,20 +99,6 @@ def _spec(number: int, expected: p.ExpectedOutput) -> OutputSpec:
 
 def _wrong_output(what: str) -> Finding:
     return Finding(code=Code.PROFILED_OUTPUT_WRONG, message=f"The profiled call {what}.")
-
-
-@contextmanager
-def start_crew(inputs: Inputs) -> Iterator[Crew]:
-    """Start oracle and candidate worker at once: they import torch while the compiler runs."""
-    with ExitStack() as stack:
-        scratch = stack.enter_context(scratch_folder())
-        nursery = Nursery(scratch, import_path(inputs.run.root), inputs.run.cage)
-        stack.callback(nursery.close)
-        yield Crew(
-            scratch=scratch,
-            oracle=OracleSeat(nursery, p.Hello(device=inputs.run.device, threads=usable_cpus())),
-            seat=fresh_candidate(nursery, inputs.run),
-        )
 
 
 def capture_request(inputs: Inputs, build: Build, ncu: Ncu, scratch: Path) -> CaptureRequest:

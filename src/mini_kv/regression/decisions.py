@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import assert_never
 
 from mini_kv.core.codes import Code
@@ -97,6 +98,7 @@ def conclude(
     code: str,
     message: str,
     cases: tuple[CaseComparison, ...],
+    *,
     baseline: str | None = None,
     baseline_sha256: str | None = None,
 ) -> Regression:
@@ -114,12 +116,13 @@ def conclude(
 
 def sum_up(cases: tuple[CaseComparison, ...], baseline: str | None, sha256: str | None) -> Regression:
     """Return the gravest of the cases' decisions, with the reasons of those that share it."""
+    named = functools.partial(conclude, baseline=baseline, baseline_sha256=sha256)
     if not cases:
         message = "The baseline times no case, so nothing was compared."
-        return conclude(Decision.INCONCLUSIVE, Code.NO_CASES, message, cases, baseline, sha256)
+        return named(Decision.INCONCLUSIVE, Code.NO_CASES, message, cases)
     gravest = min((case.decision for case in cases), key=_GRAVEST_FIRST.index)
     deciding = [case for case in cases if case.decision is gravest]
     shown = "; ".join(f"{case.case_id}: {case.message.rstrip('.')}" for case in deciding[:3])
     more = f"; and {len(deciding) - 3} more" if len(deciding) > 3 else ""
     count = f"{len(deciding)} of {len(cases)} case(s) {gravest.value}"
-    return conclude(gravest, deciding[0].code, f"{count}. {shown}{more}.", cases, baseline, sha256)
+    return named(gravest, deciding[0].code, f"{count}. {shown}{more}.", cases)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from mini_kv.core.codes import Code, in_confirmation
@@ -54,15 +56,18 @@ def decide(
     """
     if baseline is None:
         return conclude(Decision.NO_BASELINE, Code.NO_BASELINE, "No baseline was given to compare with.", ())
-    named = (baseline_name or baseline.attempt.attempt_id, baseline_sha256)
+    name = baseline_name or baseline.attempt.attempt_id
+    concluded = functools.partial(conclude, cases=(), baseline=name, baseline_sha256=baseline_sha256)
     if differences := _differences(current, baseline):
         message = f"Not comparable with the baseline: {'; '.join(text for _, text in differences)}."
-        return conclude(Decision.INCOMPARABLE, differences[0][0], message, (), *named)
+        return concluded(Decision.INCOMPARABLE, differences[0][0], message)
     if current.benchmark is None:
         message = "Nothing was timed, so nothing can be compared."
-        return conclude(Decision.INCONCLUSIVE, Code.NOT_TIMED, message, (), *named)
-    cases = compare_benchmarks(current.benchmark, baseline.benchmark, policy, confirmation, retimed)
-    return sum_up(cases, *named)
+        return concluded(Decision.INCONCLUSIVE, Code.NOT_TIMED, message)
+    cases = compare_benchmarks(
+        current.benchmark, baseline.benchmark, policy, confirmation=confirmation, retimed=retimed
+    )
+    return sum_up(cases, name, baseline_sha256)
 
 
 # ---------------------------------------------------------------------------- may they be compared?
@@ -132,6 +137,7 @@ def compare_benchmarks(
     now: Benchmark,
     then: Benchmark,
     policy: Policy,
+    *,
     confirmation: Benchmark | None = None,
     retimed: Benchmark | None = None,
 ) -> tuple[CaseComparison, ...]:
@@ -152,7 +158,7 @@ def compare_benchmarks(
     ]
     message = "The baseline has no such case."
     compared += [
-        _case(name, Decision.INCOMPARABLE, Code.CASE_NOT_IN_BASELINE, message, _NOTHING_READ)
+        _case(name, Decision.INCOMPARABLE, Code.CASE_NOT_IN_BASELINE, message, first=_NOTHING_READ)
         for name in current
         if name not in planned
     ]
@@ -239,43 +245,44 @@ def _ratio(
 
 
 def _compare_case(name: str, first: _Reading, second: _Reading | None, policy: Policy) -> CaseComparison:
+    compared = functools.partial(_case, name, first=first, second=second)
     if first.trouble is not None:
         code, why = first.trouble
-        return _case(name, Decision.INCONCLUSIVE, code, f"Not judged: {why}.", first, second)
+        return compared(Decision.INCONCLUSIVE, code, f"Not judged: {why}.")
     limit = 1.0 + policy.max_p50_slowdown
     over_first = first.over
     took = f"net P50 is {first.p50_ratio:.3f} of the baseline's"
     if second is None:
         if over_first:
             message = f"{took} (limit {limit:.2f}); a second, independent batch must confirm it."
-            return _case(name, Decision.INCONCLUSIVE, Code.NEEDS_CONFIRMATION, message, first)
-        return _compare_within(name, took, first, second, policy)
+            return compared(Decision.INCONCLUSIVE, Code.NEEDS_CONFIRMATION, message)
+        return _compare_within(compared, took, first, policy)
     if second.trouble is not None:
         if not over_first:
-            return _compare_within(name, took, first, second, policy)
+            return _compare_within(compared, took, first, policy)
         code, why = second.trouble
         message = f"{took} (limit {limit:.2f}), but the second batch cannot confirm it: {why}."
-        return _case(name, Decision.INCONCLUSIVE, in_confirmation(code), message, first, second)
+        return compared(Decision.INCONCLUSIVE, in_confirmation(code), message)
     over_second = second.over
     both = f"{took}, {second.p50_ratio:.3f} in the second batch (limit {limit:.2f})"
     if over_first and over_second:
-        return _case(name, Decision.FAIL, Code.P50_SLOWER, f"{both}: slower in both.", first, second)
+        return compared(Decision.FAIL, Code.P50_SLOWER, f"{both}: slower in both.")
     if over_first or over_second:
         message = f"{both}: slower in one of two."
-        return _case(name, Decision.PASS_WITH_WARNING, Code.P50_SLOWER_ONCE, message, first, second)
-    return _compare_within(name, took, first, second, policy)
+        return compared(Decision.PASS_WITH_WARNING, Code.P50_SLOWER_ONCE, message)
+    return _compare_within(compared, took, first, policy)
 
 
 def _compare_within(
-    name: str, took: str, first: _Reading, second: _Reading | None, policy: Policy
+    compared: Callable[[Decision, str, str], CaseComparison], took: str, first: _Reading, policy: Policy
 ) -> CaseComparison:
     limit = 1.0 + policy.max_p95_slowdown
     if not first.p95_ratio <= limit:
         message = f"P95 is {first.p95_ratio:.3f} of the baseline's (limit {limit:.2f}); {took}."
-        return _case(name, Decision.PASS_WITH_WARNING, Code.P95_SLOWER, message, first, second)
+        return compared(Decision.PASS_WITH_WARNING, Code.P95_SLOWER, message)
     if first.p50_ratio < 1.0 - policy.max_p50_slowdown:
-        return _case(name, Decision.PASS, Code.FASTER, f"{took}: faster.", first, second)
-    return _case(name, Decision.PASS, Code.WITHIN_LIMITS, f"{took}.", first, second)
+        return compared(Decision.PASS, Code.FASTER, f"{took}: faster.")
+    return compared(Decision.PASS, Code.WITHIN_LIMITS, f"{took}.")
 
 
 def _case(
@@ -283,6 +290,7 @@ def _case(
     decision: Decision,
     code: str,
     message: str,
+    *,
     first: _Reading,
     second: _Reading | None = None,
 ) -> CaseComparison:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -25,11 +28,14 @@ from mini_kv.system.scratch import scratch_folder
 from mini_kv.system.seats import CandidateSeat, OracleSeat
 from mini_kv.system.workers import Lost, Nursery
 
+ContractSeat = Literal["always", "where judged", "never"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Crew:
-    """Who takes part. All of them import torch while the compiler runs."""
+    """Who takes part. All of them import torch while the compiler runs; ``scratch`` is removed with them."""
 
+    scratch: Path
     nursery: Nursery
     inputs: RunInputs
     oracle: OracleSeat
@@ -39,24 +45,21 @@ class Crew:
     def load_oracle(self) -> tuple[str, p.Ready]:
         """Wait for the oracle and import the reference; return its sources' hash and the device's facts."""
         ready = self.oracle.greet()
-        card = self.inputs.card.card
-        reference = self.oracle.load(
-            p.LoadReference(
-                reference=card.reference,
-                input_factory=card.input_factory,
-                tolerances={str(name): limit for name, limit in card.tolerances.items()},
-            )
-        )
+        reference = self.oracle.load_card(self.inputs.card.card)
         return reference.source_sha256, ready
 
     def load(self, build: Build) -> Finding | None:
         """Open the library in the candidate worker; return what is wrong with it."""
         return load_fault(self.candidate, self.inputs, build)
 
-    def load_contract(self, build: Build) -> Finding | None:
-        """Open the library in the contract worker too; it may still be importing what the checks need."""
-        assert self.contract is not None
-        return load_fault(self.contract, self.inputs, build)
+    def contract_worker(
+        self, build: Build, turn: AbstractContextManager[object] | None = None
+    ) -> correctness.ContractWorker | None:
+        """Return the contract worker, where there is one; it may still be importing what the checks need."""
+        if self.contract is None:
+            return None
+        load = functools.partial(load_fault, self.contract, self.inputs, build)
+        return correctness.ContractWorker(seat=self.contract, load=load, turn=turn or nullcontext())
 
     def close_contract(self) -> None:
         """End the contract worker, where there is one."""
@@ -103,21 +106,24 @@ class Crew:
 
 @contextmanager
 def start_crew(
-    inputs: RunInputs, elder: Nursery | None = None, *, traced_last: bool = False
+    inputs: RunInputs, elder: Nursery | None = None, *, contract: ContractSeat = "always"
 ) -> Iterator[Crew]:
     """Start oracle and candidate workers at once; end them, and whatever they started, at the end.
 
-    ``elder`` is the nursery of a crew that goes on working afterwards. Who has the
-    candidate's own worker ``traced_last`` goes without a contract worker where a card has nothing judged
-    there. Where bytecode is missing that every run would compile anew, one more process leaves it, beside the
-    contract worker that needs it too.
+    ``elder`` is the nursery of a crew that goes on working afterwards. Who traces the candidate's own worker
+    last wants a ``contract`` worker only where a card has something judged there. Where bytecode is missing
+    that every run would compile anew, one more process leaves it while the contract worker, which needs it
+    too, imports.
     """
-    apart = not traced_last or correctness.judged_apart(inputs.card.card.contract)
+    judged = contract == "where judged" and correctness.judged_apart(inputs.card.card.contract)
+    apart = contract == "always" or judged
     with ExitStack() as stack:
-        nursery = Nursery(stack.enter_context(scratch_folder()), import_path(inputs.root), inputs.cage, elder)
+        scratch = stack.enter_context(scratch_folder())
+        nursery = Nursery(scratch, import_path(inputs.root), inputs.cage, elder)
         stack.callback(nursery.close)
-        importer = nursery.start("importer") if _wants_importer(inputs, elder) else None
+        importer = nursery.start("importer") if apart and _wants_importer(inputs, elder) else None
         yield Crew(
+            scratch=scratch,
             nursery=nursery,
             inputs=inputs,
             oracle=OracleSeat(nursery, p.Hello(device=inputs.device, threads=usable_cpus())),

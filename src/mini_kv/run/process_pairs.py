@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mini_kv import benchmark
 from mini_kv.benchmark.pair_timing import PairInputs, PairPlan, faster_than_verified, measure_pair
 from mini_kv.benchmark.samples import CaseLost, SideLost, held, make_sets
 from mini_kv.benchmark.telemetry import Watch
-from mini_kv.core import protocol as p
 from mini_kv.core.progress import Event, Progress
 from mini_kv.core.records.benchmark import BenchmarkCase
 from mini_kv.core.records.build import Build
@@ -57,6 +55,33 @@ class PairsRequest:
     verified_us: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """A case with the inputs that the oracle made once for every pair."""
+
+    case: Case
+    inputs: PairInputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pairs:
+    """Pairs under way: what is timed around which oracle, and what has come of it so far."""
+
+    crew: Crew
+    request: PairsRequest
+    results: list[PairResult] = field(default_factory=list)
+    losses: list[PairLoss] = field(default_factory=list)
+
+    def subject(self, seat: CandidateSeat) -> benchmark.TimedSubject:
+        """Return what a pair's side is timed as; its device is not watched here."""
+        subject = self.crew.timed(self.request.timeout_s)
+        return replace(subject, seat=seat, gpu=None)
+
+    def lose(self, case_id: str, pair: int, label: str, finding: Finding) -> None:
+        """Note that a side gave no time that counts."""
+        self.losses.append(PairLoss(case_id=case_id, pair=pair, label=label, finding=finding))
+
+
 def verified_us(case: BenchmarkCase) -> float | None:
     """Return the candidate's net time of a case that this run has timed and verified, microseconds."""
     return case.candidate.net_p50_us if case.candidate is not None else None
@@ -70,9 +95,8 @@ def run_pairs(crew: Crew, request: PairsRequest, watch: Watch, progress: Progres
     raises ``InternalError`` when the oracle or the device is lost.
     """
     started = time.monotonic()
-    results: list[PairResult] = []
-    losses: list[PairLoss] = []
-    made = _make_inputs(crew, request, losses)
+    at = _Pairs(crew=crew, request=request)
+    made = _make_inputs(at)
     pairs = range(request.pairs if made else 0)
     for first in range(0, len(pairs), at_once := pairs_at_once()):
         together = pairs[first : first + at_once]
@@ -81,43 +105,42 @@ def run_pairs(crew: Crew, request: PairsRequest, watch: Watch, progress: Progres
             # Ended only when all of them have been timed: a CUDA context that is torn down disturbs others.
             seated = [_seat(crew, request, stack) for _ in together]
             ready = [
-                one for one in zip(together, seated, strict=True) if not _refused(one, made, request, losses)
+                (pair, seats)
+                for pair, seats in zip(together, seated, strict=True)
+                if not _refused(at, pair, seats, made)
             ]
             with benchmark.hold_device(request.lock):
                 for pair, seats in ready:
                     watch.look()
                     others = [seat for each in seated if each is not seats for seat in each]
                     with held(crew.timed(request.timeout_s), others):
-                        for case, inputs in made.values():
-                            progress(Event(stage="pairs", done=pair, total=request.pairs, detail=case.id))
-                            _measure(crew, request, seats, case, inputs, pair, results, losses)
+                        for one in made:
+                            progress(Event(stage="pairs", done=pair, total=request.pairs, detail=one.case.id))
+                            _measure(at, pair, seats, one)
                     watch.look()
     progress(Event(stage="pairs", done=request.pairs, total=request.pairs, detail="done"))
-    for case, inputs in made.values():
-        for key in inputs.sets.keys:
-            crew.oracle.ask(p.Forget(key=key), timeout_s=DROP_TIMING_TIMEOUT_S)
-        crew.oracle.ask(p.DropTiming(case_id=case.id), timeout_s=DROP_TIMING_TIMEOUT_S)
+    for one in made:
+        crew.oracle.forget(*one.inputs.sets.keys, timeout_s=DROP_TIMING_TIMEOUT_S)
+        crew.oracle.drop_timing(one.case.id, timeout_s=DROP_TIMING_TIMEOUT_S)
     return PairSet(
         schema_version=SCHEMA_VERSION,
         label_a=request.a.label,
         label_b=request.b.label,
         pairs=request.pairs,
-        results=tuple(results),
-        losses=tuple(losses),
+        results=tuple(at.results),
+        losses=tuple(at.losses),
         elapsed_s=round(time.monotonic() - started, 4),
     )
 
 
-def _make_inputs(
-    crew: Crew, request: PairsRequest, losses: list[PairLoss]
-) -> dict[str, tuple[Case, PairInputs]]:
-    made: dict[str, tuple[Case, PairInputs]] = {}
-    for case in request.cases:
+def _make_inputs(at: _Pairs) -> list[_Case]:
+    made: list[_Case] = []
+    for case in at.request.cases:
         try:
-            sets, payloads = make_sets(crew.timed(request.timeout_s), case)
-            made[case.id] = (case, PairInputs(sets=sets, payloads=payloads))
+            sets, payloads = make_sets(at.crew.timed(at.request.timeout_s), case)
+            made.append(_Case(case=case, inputs=PairInputs(sets=sets, payloads=payloads)))
         except CaseLost as lost:
-            losses.append(PairLoss(case_id=case.id, pair=0, label="card", finding=lost.finding))
+            at.lose(case.id, 0, "card", lost.finding)
     return made
 
 
@@ -133,18 +156,12 @@ def _seat(crew: Crew, request: PairsRequest, stack: ExitStack) -> list[Candidate
     return seats
 
 
-def _refused(
-    one: tuple[int, Sequence[CandidateSeat]],
-    made: Mapping[str, tuple[Case, PairInputs]],
-    request: PairsRequest,
-    losses: list[PairLoss],
-) -> bool:
-    pair, seats = one
-    fault = _open(seats, request)
+def _refused(at: _Pairs, pair: int, seats: Sequence[CandidateSeat], made: Sequence[_Case]) -> bool:
+    fault = _open(seats, at.request)
     if fault is None:
         return False
-    label, finding = fault
-    losses += [PairLoss(case_id=case_id, pair=pair, label=label, finding=finding) for case_id in made]
+    for one in made:
+        at.lose(one.case.id, pair, *fault)
     return True
 
 
@@ -156,51 +173,27 @@ def _open(seats: Sequence[CandidateSeat], request: PairsRequest) -> tuple[str, F
     return None
 
 
-def _measure(
-    crew: Crew,
-    request: PairsRequest,
-    seats: Sequence[CandidateSeat],
-    case: Case,
-    inputs: PairInputs,
-    pair: int,
-    results: list[PairResult],
-    losses: list[PairLoss],
-) -> None:
-    a, b = (_subject(crew, request, seat) for seat in seats)
+def _measure(at: _Pairs, pair: int, seats: Sequence[CandidateSeat], one: _Case) -> None:
+    a, b = map(at.subject, seats)
+    request, case_id = at.request, one.case.id
     try:
         result = measure_pair(
-            a,
-            b,
-            case,
-            inputs,
+            {"a": a, "b": b},
+            one.case,
+            one.inputs,
             request.plan,
             pair=pair,
             labels=(request.a.label, request.b.label),
-            empty_kernel_us=request.empty_kernel_us.get(case.id, (0.0, 0.0)),
+            empty_kernel_us=request.empty_kernel_us.get(case_id, (0.0, 0.0)),
         )
-        verified_us = request.verified_us.get(case.id, (None, None))
-        too_fast = faster_than_verified(result, verified_us, crew.inputs.device)
-        losses += [
-            PairLoss(case_id=case.id, pair=pair, label=label, finding=finding) for label, finding in too_fast
-        ]
-        results += [] if too_fast else [result]
+        verified_us = request.verified_us.get(case_id, (None, None))
+        too_fast = faster_than_verified(result, verified_us, at.crew.inputs.device)
+        for label, finding in too_fast:
+            at.lose(case_id, pair, label, finding)
+        if not too_fast:
+            at.results.append(result)
     except SideLost as lost:
-        label = _label(request, lost.name)
-        losses.append(PairLoss(case_id=case.id, pair=pair, label=label, finding=lost.finding))
-
-
-def _subject(crew: Crew, request: PairsRequest, seat: CandidateSeat) -> benchmark.TimedSubject:
-    inputs = crew.inputs
-    return benchmark.TimedSubject(
-        card=inputs.card.card,
-        device=inputs.device,
-        oracle=crew.oracle,
-        seat=seat,
-        secret_seeds=inputs.secret_seeds,
-        gpu=None,
-        timeout_s=request.timeout_s,
-        chooser=random.SystemRandom(),
-    )
+        at.lose(case_id, pair, _label(request, lost.name), lost.finding)
 
 
 def _label(request: PairsRequest, name: PairName) -> str:

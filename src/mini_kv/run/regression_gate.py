@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mini_kv import benchmark, regression
 from mini_kv.benchmark.pair_timing import pair_plan
@@ -56,6 +55,28 @@ class Gated:
     findings: tuple[Finding, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Gate:
+    """One decision under way: whose times, taken by which crew, against what."""
+
+    crew: Crew
+    timed: Benchmark
+    request: GateRequest
+    progress: Progress
+
+    def decide(self, *, retimed: Benchmark | None, second: Benchmark | None) -> Regression:
+        """Decide by the record; ``second`` is another batch of the candidate, ``retimed`` of all."""
+        return regression.decide(
+            _measurement(self.crew.inputs, self.timed),
+            self.request.baseline,
+            self.request.policy,
+            second,
+            retimed=retimed,
+            baseline_name=self.request.name,
+            baseline_sha256=self.request.sha256,
+        )
+
+
 def times_beside_imports(device: DeviceKind) -> bool:
     """Say whether times may be taken while the contract worker imports, for seconds, on one CPU core.
 
@@ -105,37 +126,20 @@ def gate(crew: Crew, timed: Benchmark, request: GateRequest, progress: Progress)
     that no pairs could judge is confirmed, or not, by a second batch of the candidate alone. Where the
     reference moved, the whole is timed once more in fresh processes before anything is decided.
     """
-    decision = _decide(crew, timed, request, None, None)
+    at = _Gate(crew=crew, timed=timed, request=request, progress=progress)
+    decision = at.decide(retimed=None, second=None)
     retimed = _another_batch(crew, request, progress) if regression.needs_retiming(decision) else None
-    decide = functools.partial(_decide, crew, timed, request, retimed)
-    decision = decide(None)
+    decision = at.decide(retimed=retimed, second=None)
     gated = Gated(regression=decision, retimed=retimed)
     names = regression.wants_pairs(decision)
     if names and request.policy.pairs >= regression.MIN_PAIRS:
-        _stand_beside(crew, timed, request, names, gated, progress)
+        _pair_with_baseline(at, gated, names)
     if regression.needs_confirmation(gated.regression):
         gated.confirmation = _another_batch(crew, request, progress)
         if gated.confirmation is not None:
-            gated.regression = _with_pairs(decide(gated.confirmation), gated, request.policy)
+            confirmed = at.decide(retimed=retimed, second=gated.confirmation)
+            gated.regression = _with_pairs(confirmed, gated, request.policy)
     return gated
-
-
-def _decide(
-    crew: Crew,
-    timed: Benchmark,
-    request: GateRequest,
-    retimed: Benchmark | None,
-    second: Benchmark | None,
-) -> Regression:
-    return regression.decide(
-        _measurement(crew.inputs, timed),
-        request.baseline,
-        request.policy,
-        second,
-        retimed=retimed,
-        baseline_name=request.name,
-        baseline_sha256=request.sha256,
-    )
 
 
 def _measurement(inputs: RunInputs, timed: Benchmark | None) -> regression.CurrentMeasurement:
@@ -150,63 +154,48 @@ def _measurement(inputs: RunInputs, timed: Benchmark | None) -> regression.Curre
     )
 
 
-def _stand_beside(
-    crew: Crew,
-    timed: Benchmark,
-    request: GateRequest,
-    names: tuple[str, ...],
-    gated: Gated,
-    progress: Progress,
-) -> None:
-    inputs = crew.inputs
-    with rebuilt_baseline(inputs, request.baseline, progress) as (rebuilt, build, finding):
+def _pair_with_baseline(at: _Gate, gated: Gated, names: tuple[str, ...]) -> None:
+    inputs, request = at.crew.inputs, at.request
+    with rebuilt_baseline(inputs, request.baseline, at.progress) as (rebuilt, build, finding):
         if build is None:
             gated.findings += (finding,) if finding is not None else ()
             return
-        a = PairedSide(label=BASELINE, inputs=rebuilt, build=build)
-        b = PairedSide(label=CANDIDATE, inputs=inputs, build=request.build)
+        pairs = _pairs_request(
+            at,
+            PairedSide(label=BASELINE, inputs=rebuilt, build=build),
+            PairedSide(label=CANDIDATE, inputs=inputs, build=request.build),
+            names,
+        )
         decision = gated.regression
-        gated.pairs = _run(crew, timed, request, a, b, names, request.policy.pairs, gated, progress)
+        gated.pairs = _run(at, gated, pairs)
         gated.regression = _with_pairs(decision, gated, request.policy)
         more = regression.needs_more_pairs(gated.regression, request.policy)
         if more:
-            gated.more_pairs = _run(
-                crew, timed, request, a, b, more, request.policy.more_pairs, gated, progress
-            )
+            cases = [inputs.card.card.case(name) for name in more]
+            gated.more_pairs = _run(at, gated, replace(pairs, cases=cases, pairs=request.policy.more_pairs))
             gated.regression = _with_pairs(decision, gated, request.policy)
 
 
-def _run(
-    crew: Crew,
-    timed: Benchmark,
-    request: GateRequest,
-    a: PairedSide,
-    b: PairedSide,
-    names: tuple[str, ...],
-    pairs: int,
-    gated: Gated,
-    progress: Progress,
-) -> PairSet:
-    inputs = crew.inputs
-    cases = {case.case_id: case for case in timed.cases}
-    with device_state(inputs, crew.nursery) as device:
+def _pairs_request(at: _Gate, a: PairedSide, b: PairedSide, names: tuple[str, ...]) -> PairsRequest:
+    inputs = at.crew.inputs
+    cases = {case.case_id: case for case in at.timed.cases}
+    return PairsRequest(
+        a=a,
+        b=b,
+        cases=[inputs.card.card.case(name) for name in names],
+        pairs=at.request.policy.pairs,
+        plan=pair_plan(inputs.card.card.benchmark, **PAIR_SAMPLES[inputs.device]),
+        empty_kernel_us={name: _empty_kernels_us(cases[name]) for name in names},
+        verified_us={name: (None, verified_us(cases[name])) for name in names},
+        timeout_s=at.request.timeout_s,
+        lock=run_inputs.device_lock(inputs.device, inputs.gpus),
+    )
+
+
+def _run(at: _Gate, gated: Gated, pairs: PairsRequest) -> PairSet:
+    with device_state(at.crew.inputs, at.crew.nursery) as device:
         watch = Watch(device.read, device.own_processes)
-        taken = run_pairs(
-            crew,
-            PairsRequest(
-                a=a,
-                b=b,
-                cases=[inputs.card.card.case(name) for name in names],
-                pairs=pairs,
-                plan=pair_plan(inputs.card.card.benchmark, **PAIR_SAMPLES[inputs.device]),
-                empty_kernel_us={name: _empty_kernels_us(cases[name]) for name in names},
-                verified_us={name: (None, verified_us(cases[name])) for name in names},
-                timeout_s=request.timeout_s,
-                lock=run_inputs.device_lock(inputs.device, inputs.gpus),
-            ),
-            watch,
-            progress,
-        )
+        taken = run_pairs(at.crew, pairs, watch, at.progress)
         gated.findings += watch.findings()
     return taken
 

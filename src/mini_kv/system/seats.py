@@ -14,7 +14,9 @@ from contextlib import AbstractContextManager
 from mini_kv.core import protocol as p
 from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError, InternalError
-from mini_kv.core.time_limits import LOAD_TIMEOUT_S, NULL_AUDIT_TIMEOUT_S, WORKER_START_TIMEOUT_S
+from mini_kv.core.time_limits import LOAD_TIMEOUT_S, WORKER_START_TIMEOUT_S
+from mini_kv.system.conversation import Conversation
+from mini_kv.system.oracle_client import OracleClient, text_of
 from mini_kv.system.workers import Answer, Lost, Nursery, Payload, Worker
 
 _ABANDONED = Lost(
@@ -24,7 +26,7 @@ _ABANDONED = Lost(
 )
 
 
-class CandidateSeat:
+class CandidateSeat(Conversation):
     """The candidate worker of a run; ``role`` is "contract" for the one that runs contract checks."""
 
     def __init__(self, nursery: Nursery, hello: p.Hello, role: str = "candidate") -> None:
@@ -95,6 +97,12 @@ class CandidateSeat:
             return _ABANDONED if self._abandoned.is_set() else outcome
         return outcome
 
+    def drop_timing(self, case_id: str, *, timeout_s: float) -> Answer | Lost:
+        """Have the worker free a timed case. A lost worker holds nothing, and a fresh one costs seconds."""
+        if not self.occupied:
+            return Answer(reply=p.Done(), payloads=[])
+        return super().drop_timing(case_id, timeout_s=timeout_s)
+
     def retire(self) -> None:
         """Give up the seated worker (its device is gone); the next request meets a fresh one."""
         self._worker.close()
@@ -161,7 +169,7 @@ class CandidateSeat:
                 return p.Failed(code=Code.PROTOCOL_VIOLATION, message="the worker answered something else")
 
 
-class OracleSeat:
+class OracleSeat(OracleClient):
     """The oracle of a run. Its failures are the card's or the machine's, so they are raised."""
 
     def __init__(self, nursery: Nursery, hello: p.Hello) -> None:
@@ -170,39 +178,23 @@ class OracleSeat:
 
     def greet(self) -> p.Ready:
         """Wait until torch is imported and the device opened; raises ``ConfigurationError``."""
-        reply = self._reply(self._hello, (), WORKER_START_TIMEOUT_S)
-        if isinstance(reply.reply, p.Ready):
-            return reply.reply
-        raise ConfigurationError(Code.DEVICE_UNUSABLE, _text(reply.reply))
-
-    def load(self, request: p.LoadReference) -> p.ReferenceLoaded:
-        """Import the reference and the input factory; raises ``ConfigurationError``."""
-        reply = self._reply(request, (), LOAD_TIMEOUT_S).reply
-        if isinstance(reply, p.ReferenceLoaded):
+        reply = self.ask(self._hello, timeout_s=WORKER_START_TIMEOUT_S).reply
+        if isinstance(reply, p.Ready):
             return reply
-        raise ConfigurationError(
-            Code.REFERENCE_NOT_IMPORTABLE,
-            f"the card's reference '{request.reference}' or input factory '{request.input_factory}' "
-            f"cannot be imported: {_text(reply)}",
-        )
+        raise ConfigurationError(Code.DEVICE_UNUSABLE, text_of(reply))
 
-    def audit(self, key: str) -> p.CaseAudited:
-        """Return which null candidates pass the case made under ``key``; raises ``InternalError``."""
-        reply = self._reply(p.AuditCase(key=key), (), NULL_AUDIT_TIMEOUT_S).reply
-        if isinstance(reply, p.CaseAudited):
-            return reply
-        raise InternalError(Code.NOT_AUDITED, f"the oracle could not audit '{key}': {_text(reply)}")
-
-    def ask(self, message: p.Request, payloads: Sequence[Payload] = (), *, timeout_s: float) -> Answer:
+    def ask(
+        self,
+        message: p.Request,
+        payloads: Sequence[Payload] = (),
+        *,
+        timeout_s: float,
+        max_reply_bytes: int = p.DEFAULT_MAX_FRAME_BYTES,
+    ) -> Answer:
         """Ask the oracle; raises ``InternalError`` when it is lost. ``Failed`` is a reply like others."""
-        return self._reply(message, payloads, timeout_s)
-
-    def close(self) -> None:
-        """End the oracle."""
-        self._worker.close()
-
-    def _reply(self, message: p.Request, payloads: Sequence[Payload], timeout_s: float) -> Answer:
-        outcome = self._worker.request(message, payloads, timeout_s=timeout_s)
+        outcome = self._worker.request(
+            message, payloads, timeout_s=timeout_s, max_reply_bytes=max_reply_bytes
+        )
         if isinstance(outcome, Lost):
             raise InternalError(
                 Code.ORACLE_LOST,
@@ -211,12 +203,10 @@ class OracleSeat:
             )
         return outcome
 
+    def close(self) -> None:
+        """End the oracle."""
+        self._worker.close()
+
 
 def _as_lost(failed: p.Failed) -> Lost:
     return Lost(code=failed.code, message=failed.message, output=failed.traceback)
-
-
-def _text(reply: p.Reply) -> str:
-    if isinstance(reply, p.Failed):
-        return f"{reply.code}: {reply.message}"
-    return f"unexpected answer {type(reply).__name__}"

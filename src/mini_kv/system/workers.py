@@ -118,6 +118,7 @@ class Worker:
         role: str,
         folder: Path,
         import_path: Sequence[str],
+        *,
         cage: Cage | None = None,
         number: int = 0,
         family: Family | None = None,
@@ -365,7 +366,7 @@ class Nursery:
             number = len(self._workers)
             cage = self._cage if role not in TRUSTED_ROLES else None
             folder = self._scratch / f"{number:03d}-{role}"
-            worker = Worker(role, folder, self._import_path, cage, number, self._family)
+            worker = Worker(role, folder, self._import_path, cage=cage, number=number, family=self._family)
             self._workers.append(worker)
         return worker
 

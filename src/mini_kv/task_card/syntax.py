@@ -27,12 +27,16 @@ def syntax_problem(error: yaml.YAMLError, text: str) -> Told:
     if stopped is None:
         return 1, f"found a YAML syntax error: {what}; allowed: valid YAML"
     lines = text.splitlines()
-    # Marks behind the last character name a line that editors do not show.
-    line = min(stopped.line, text.count("\n")) + 1
+    line = _stopped_line(stopped, text)
     began = getattr(error, "context_mark", None) or stopped
-    told = _begun(context, began, lines, line) or _noticed(what, context, began, stopped, text, line)
+    told = _begun(context, began, lines, line) or _noticed(what, context, began, stopped=stopped, text=text)
     place = f" {context}" if context else ""
     return told or (line, f"found a YAML syntax error{place}: {what}; allowed: valid YAML")
+
+
+def _stopped_line(stopped: Any, text: str) -> int:
+    # Marks behind the last character name a line that editors do not show.
+    return int(min(stopped.line, text.count("\n"))) + 1
 
 
 def _begun(context: str, began: Any, lines: list[str], stopped_line: int) -> Told | None:
@@ -55,8 +59,9 @@ def _begun(context: str, began: Any, lines: list[str], stopped_line: int) -> Tol
     return None
 
 
-def _noticed(what: str, context: str, began: Any, stopped: Any, text: str, line: int) -> Told | None:
+def _noticed(what: str, context: str, began: Any, *, stopped: Any, text: str) -> Told | None:
     """Tell of what stands in a place where it may not."""
+    line = _stopped_line(stopped, text)
     if "block mapping" in context or "block collection" in context:
         thing = "mapping" if "mapping" in context else "list"
         found = f"found a line that does not continue the {thing} that begins in line {began.line + 1}"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
+from mini_kv.worker.batches import kept_indices
 from mini_kv.worker.device import one_thread
 from mini_kv.worker.output_samples import Glimpse, Looker
-from mini_kv.worker.timing import kept_indices
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 import torch
 
 from mini_kv.core.rules.statistics import median
+from mini_kv.worker.batches import ArgumentSet, BatchPlan
+from mini_kv.worker.cpu_timer import CpuTimer
 from mini_kv.worker.rotation import copied
-from mini_kv.worker.timing import CpuTimer
 from mini_kv.worker.unseen_calls import time_unseen
-
-ArgumentSet = Sequence[object]
 
 ROTATING_SAMPLES = 10
 
@@ -39,7 +38,6 @@ def time_copies(
 
     timer.ready(move, rotating, len(fresh))
     (fresh_us,) = time_unseen(move, lambda: [copied(arguments) for arguments in fresh]).samples_us
-    batch = timer.batch(
-        move, rotating, warmup=len(rotating), iterations=ROTATING_SAMPLES, calls_per_sample=0, cache="hot"
-    )
+    plan = BatchPlan(warmup=len(rotating), iterations=ROTATING_SAMPLES, calls_per_sample=0, cache="hot")
+    batch = timer.batch(move, rotating, plan)
     return fresh_us, median(batch.samples_us)

@@ -121,7 +121,7 @@ def _errors(actual: torch.Tensor, target: torch.Tensor, limit: Tolerance, workin
     for start in range(0, targets.numel(), step):
         part = slice(start, start + step)
         same = None if integers is None else values[part] == integers[part]
-        _add_chunk(errors, values[part], targets[part], limit, start, same)
+        _add_chunk(errors, values[part], targets[part], limit, start=start, same=same)
     return errors
 
 
@@ -130,6 +130,7 @@ def _add_chunk(
     values: torch.Tensor,
     target: torch.Tensor,
     limit: Tolerance,
+    *,
     start: int,
     same: torch.Tensor | None,
 ) -> None:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 
 from mini_kv.core import protocol as p
+from mini_kv.worker.batches import Batch, BatchPlan, CacheMode, Seen
 from mini_kv.worker.bulk_calls import Repeats
 from mini_kv.worker.channel import Payload
 from mini_kv.worker.copy_costs import time_copies
+from mini_kv.worker.cpu_timer import CpuTimer
+from mini_kv.worker.cuda_timer import FLUSHED_L2, CudaTimer
 from mini_kv.worker.output_samples import overlay_all
 from mini_kv.worker.rotation import copied, rotation
 from mini_kv.worker.storage import as_outputs, describe_outputs, export_arguments
-from mini_kv.worker.timing import FLUSHED_L2, Batch, CudaTimer, Seen, timer_for
 from mini_kv.worker.unseen_calls import time_unseen
 
 Call = Callable[..., object]
@@ -56,7 +57,7 @@ class _Prepared:
     earlier: list[Sequence[object]] = field(default_factory=list)
     fetched_once: bool = True
 
-    def rotate(self, cache: Literal["cold", "hot"], room_bytes: int) -> list[Sequence[object]]:
+    def rotate(self, cache: CacheMode, room_bytes: int) -> list[Sequence[object]]:
         """Return the sets to call with: where the cache is to be cold, more than ``room_bytes`` of them."""
         if cache == "cold" and not self.spread:
             self.spread = rotation(self.sets, room_bytes)
@@ -68,6 +69,11 @@ class _Prepared:
         self.earlier += self.spread or self.sets
         self.sets = [copied(arguments) for arguments in self.sets]
         self.spread = []
+
+
+def timer_for(device: torch.device) -> CpuTimer | CudaTimer:
+    """Return the stopwatch of a device."""
+    return CudaTimer(device) if device.type == "cuda" else CpuTimer()
 
 
 class TimedCases:
@@ -120,16 +126,15 @@ class TimedCases:
         case.outputs.clear()
         if request.elsewhere:
             case.move()
+        plan = BatchPlan(
+            warmup=request.warmup,
+            iterations=request.iterations,
+            calls_per_sample=request.calls_per_sample,
+            cache=request.cache,
+            kept_at=request.kept_at,
+        )
         with torch.no_grad():
-            batch = self._timer.batch(
-                case.call,
-                case.rotate(request.cache, self._room_bytes),
-                warmup=request.warmup,
-                iterations=request.iterations,
-                calls_per_sample=request.calls_per_sample,
-                cache=request.cache,
-                kept_at=request.kept_at,
-            )
+            batch = self._timer.batch(case.call, case.rotate(request.cache, self._room_bytes), plan)
         return self._keep(case, batch, request.kept_at)
 
     def _make_ready(self, request: p.ReadyForUnseen | p.PrepareRepeats) -> None:

@@ -11,9 +11,9 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 
+from mini_kv.worker.batches import Batch
 from mini_kv.worker.device import one_thread
 from mini_kv.worker.output_samples import PLACES, Looker
-from mini_kv.worker.timing import Batch
 
 LEAST_PLACES = 4
 

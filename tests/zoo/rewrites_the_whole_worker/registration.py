@@ -20,7 +20,7 @@ def replace(operator, key="CPU"):
 
 import dataclasses
 
-from mini_kv.worker import timed_cases, timing
+from mini_kv.worker import cpu_timer, timed_cases
 from mini_kv.worker import bulk_calls
 
 def smaller(take):
@@ -31,7 +31,7 @@ def smaller(take):
     return taken
 
 
-timing.CpuTimer.batch = smaller(timing.CpuTimer.batch)
+cpu_timer.CpuTimer.batch = smaller(cpu_timer.CpuTimer.batch)
 timed_cases.time_unseen = smaller(timed_cases.time_unseen)
 
 

