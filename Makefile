@@ -18,10 +18,10 @@ LOOSER_TYPES := --implicit-reexport --allow-untyped-defs --allow-incomplete-defs
 	--no-warn-unused-ignores \
 	--cache-dir .mypy_cache/tests
 
-.PHONY: help setup demo test zoo check fix lock bench clean
+.PHONY: help setup demo test research-test zoo check fix lock bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## make or refresh .venv from the hashed locks (MINI_KV_PYTHON, MINI_KV_NVCC=1)
 	@bash scripts/setup.sh
@@ -32,11 +32,14 @@ demo: setup ## verify one shipped candidate from end to end (TASK=tasks/rmsnorm.
 test: setup ## run the tests (PYTEST_ARGS="-k name", JOBS=4)
 	@$(BIN)/python -m pytest -n $(JOBS) --zoo-quick $(PYTEST_ARGS)
 
+research-test: setup ## run the tests of research/, which 'make test' leaves out
+	@$(BIN)/python -m pytest -n $(JOBS) research/tests $(PYTEST_ARGS)
+
 zoo: setup ## run every hostile candidate and every honest twin of tests/zoo
 	@$(BIN)/python -m pytest -n $(JOBS) -m zoo $(PYTEST_ARGS)
 
 # Every check runs, whatever an earlier one found: one run shows all there is to mend.
-check: setup ## format, lint, types, layers, schemas and committed data; changes nothing
+check: setup ## format, lint, types, layers, schemas, pages and committed data; changes nothing
 	@failed=(); \
 	run() { local name=$$1; shift; echo "== $$name"; "$$@" || failed+=("$$name"); }; \
 	cxx_format() { $(BIN)/clang-format --dry-run -Werror "$$@" 2>&1 \
@@ -45,19 +48,21 @@ check: setup ## format, lint, types, layers, schemas and committed data; changes
 	run lint $(BIN)/ruff check --quiet --output-format concise; \
 	$(if $(CANDIDATE_SOURCES),run format-cxx cxx_format $(CANDIDATE_SOURCES);) \
 	run types $(BIN)/mypy; \
-	run types-tests env MYPYPATH=scripts:tests $(BIN)/mypy $(LOOSER_TYPES) tests; \
+	run types-tests env MYPYPATH=tests $(BIN)/mypy $(LOOSER_TYPES) tests research/tests/*.py; \
 	run layers $(BIN)/lint-imports --no-logo; \
 	run schemas $(BIN)/python scripts/validate_schemas.py; \
 	run reference $(BIN)/python scripts/generate_reference.py --check; \
-	if (( $${#failed[@]} )); then echo "check: failed: $${failed[*]} ('make fix' mends formatting, schemas and reference)" >&2; exit 1; fi; \
+	run pages $(BIN)/python -m research.pages --check; \
+	if (( $${#failed[@]} )); then echo "check: failed: $${failed[*]} ('make fix' mends formatting, schemas, reference and pages)" >&2; exit 1; fi; \
 	echo "check: all passed"
 
-fix: setup ## rewrite what can be: formatting, imports, schemas, reference
+fix: setup ## rewrite what can be: formatting, imports, schemas, reference, pages
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format
 	@$(if $(CANDIDATE_SOURCES),$(BIN)/clang-format -i $(CANDIDATE_SOURCES))
 	@$(BIN)/mini-kv schema --write schemas | { grep -v '^unchanged' || true; }
 	@$(BIN)/python scripts/generate_reference.py
+	@$(BIN)/python -m research.pages
 
 lock: setup ## resolve the requirements again (LOCK_ARGS=--upgrade for the newest releases)
 	@bash scripts/lock.sh $(LOCK_ARGS)
@@ -67,4 +72,4 @@ bench: setup ## run the project's own benchmarks
 
 clean: ## delete builds and caches; keeps .venv and artifacts
 	@rm -rf .build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@find src tests scripts -type d -name __pycache__ -prune -exec rm -rf {} +
+	@find src tests scripts research -type d -name __pycache__ -prune -exec rm -rf {} +

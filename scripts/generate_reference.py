@@ -1,4 +1,4 @@
-"""Write docs/reference.md, docs/records.md and the generated blocks of README.md and docs/how-to.md.
+"""Write docs/reference.md, docs/records.md and the list of files in docs/how-to.md.
 
 Commands come from the command line's own parsers, records from the msgspec models, codes from their registry.
 ``--check`` writes nothing and fails where a file differs from what the code says.
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from mini_kv.cli.main import COMMANDS
 from mini_kv.core.codes import Code
@@ -23,8 +22,8 @@ from mini_kv.core.record import Record
 from mini_kv.core.records.archived_files import ATTEMPT_FILES, COMPARISON_FILES, PROFILE_FILES, SIDE_FILES
 from mini_kv.core.records.isolation import LEVEL_MEANING
 from mini_kv.core.records.schemas import RECORDS, schema_document
+from mini_kv.core.text_table import as_markdown, markdown_table
 from mini_kv.task_card.manifest_rules import ALLOWED_CUDA_FLAGS, ALLOWED_CXX_FLAGS
-from page_blocks import replaced
 from reference.facts import described_names, file_rows, time_limit_rows, where_written
 from reference.keys import CARD_KEYS, CONTRACT_KEYS, EXIT_CODES, MANIFEST_KEYS
 
@@ -38,15 +37,8 @@ FILE_HEAD = ("file", "holds", "when it is there")
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a Markdown table; a bar inside a cell is escaped."""
-    lines = [" | ".join(head), "|".join(["---"] * len(head))]
-    lines += [" | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in rows]
-    return "\n".join(f"| {line} |" if number != 1 else f"|{line}|" for number, line in enumerate(lines))
-
-
-def replace_block(text: str, name: str, content: str) -> str:
-    """Return ``text`` with what stands between ``<!-- name -->`` and ``<!-- /name -->`` replaced."""
-    return replaced(text, f"<!-- {name} -->", f"<!-- /{name} -->", content)
+    """Return a table whose cells are Markdown."""
+    return "\n".join(markdown_table(head, rows, cell=as_markdown))
 
 
 # --------------------------------------------------------------------------- commands
@@ -82,31 +74,6 @@ def commands_section() -> str:
             + table(("option", "meaning"), rows)
         )
     return "\n\n".join(parts)
-
-
-def commands_table() -> str:
-    """Return README's table of commands."""
-    return table(
-        ("command", "what it does"), [(f"`mini-kv {name}`", text) for name, (_, text) in COMMANDS.items()]
-    )
-
-
-def candidates_table(root: Path) -> str:
-    """Return README's table of the candidates that ship, from their manifests."""
-    rows = []
-    for path in sorted(root.glob("candidates/*/*/candidate.yaml")):
-        manifest = yaml.safe_load(path.read_text("utf-8"))
-        folder = path.parent.relative_to(root).as_posix()
-        rows.append(
-            (
-                manifest["operator"],
-                f"[`{path.parent.name}`]({folder})",
-                f"`{manifest['schema']}`",
-                ", ".join(manifest["backends"]),
-                ", ".join(manifest["dtypes"]),
-            )
-        )
-    return table(("operator", "candidate", "schema", "backends", "dtypes"), rows)
 
 
 # --------------------------------------------------------------------------- records
@@ -289,21 +256,22 @@ def _filled(template: Path, sections: Mapping[str, str]) -> str:
     return f"{GENERATED}\n\n{page}\n"
 
 
+def how_to_page(root: Path) -> str:
+    """Return docs/how-to.md with the list of an attempt's files as the code has it."""
+    page = (root / "docs/how-to.md").read_text("utf-8")
+    start, end = "<!-- attempt files -->", "<!-- /attempt files -->"
+    if page.count(start) != 1 or page.count(end) != 1:
+        raise ValueError(f"how-to.md needs exactly one {start} and its end")
+    before, after = page.split(start)[0], page.split(end)[1]
+    return f"{before}{start}\n{table(FILE_HEAD, file_rows(ATTEMPT_FILES, linked=False))}\n{end}{after}"
+
+
 def generated_files(root: Path) -> dict[Path, str]:
     """Return what every generated file must hold."""
-    readme = (root / "README.md").read_text("utf-8")
-    readme = replace_block(readme, "commands", commands_table())
-    readme = replace_block(readme, "candidates", candidates_table(root))
-    how_to = replace_block(
-        (root / "docs" / "how-to.md").read_text("utf-8"),
-        "attempt files",
-        table(FILE_HEAD, file_rows(ATTEMPT_FILES, linked=False)),
-    )
     return {
         root / "docs/reference.md": reference_page(root),
         root / "docs/records.md": records_page(root),
-        root / "docs/how-to.md": how_to,
-        root / "README.md": readme,
+        root / "docs/how-to.md": how_to_page(root),
     }
 
 

@@ -1,9 +1,9 @@
-"""Print the curves of benchmark axes; with ``--output`` draw them too, which needs matplotlib.
+"""Print the curves of benchmark axes; with ``--output`` draw them too, as SVG.
 
-    python scripts/plot_axes.py artifacts/rmsnorm/<attempt>/benchmark.json [more files] [--output axes.png]
+    python scripts/plot_axes.py artifacts/rmsnorm/<attempt>/benchmark.json [more files] [--output axes.svg]
 
 Every FILE is a ``benchmark.json`` of an attempt or of one side of a comparison. Curves of one axis and
-template are drawn into one panel, one line a file, so that candidates can be seen side by side.
+template are drawn into one panel, one line a file, so that candidates can be compared.
 
 Exit code 0; 1 where no case of any file lies on an axis; 2 where a file cannot be read, or what was asked for
 cannot be drawn.
@@ -12,12 +12,9 @@ cannot be drawn.
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -25,6 +22,7 @@ from mini_kv.cli.axes_text import curve_lines
 from mini_kv.core.record import from_json
 from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase
 from mini_kv.core.rules.axes import Curve, curves
+from mini_kv.core.svg_plot import COLORS, Axis, Panel, Scale, Series, svg
 
 METRICS = {"gb_per_s": "GB/s", "net_us": "net P50 (us)", "speedup": "speedup over the reference"}
 
@@ -35,7 +33,7 @@ def read_benchmark(path: Path) -> Benchmark:
 
 
 def label_of(path: Path) -> str:
-    """Name a file's line: by its folder, or by its candidate's manifest where one lies beside it."""
+    """Name a file's line: by its folder, or by its candidate's manifest where one lies next to it."""
     folder = path if path.is_dir() else path.parent
     try:
         manifest = msgspec.json.decode((folder / "candidate_manifest.json").read_bytes())
@@ -63,37 +61,47 @@ def panels(
     return found
 
 
-def draw(named: Sequence[tuple[str, Benchmark]], metric: str, output: Path) -> None:
-    """Draw every panel into one picture."""
-    matplotlib: Any = importlib.import_module("matplotlib")
-    matplotlib.use("Agg")
-    pyplot: Any = importlib.import_module("matplotlib.pyplot")
-    groups = panels(named)
-    figure, rows = pyplot.subplots(len(groups), 1, figsize=(8, 4 * len(groups)), squeeze=False)
-    for (axis, template), row in zip(groups, rows[:, 0], strict=True):
-        for label, curve in groups[axis, template]:
-            points = [(case.axis_values[axis], metric_of(case, metric)) for case in curve.cases]
-            known = [(value, figure_) for value, figure_ in points if figure_ is not None]
-            row.plot([value for value, _ in known], [y for _, y in known], marker="o", label=label)
-        values = [case.axis_values[axis] for _, curve in groups[axis, template] for case in curve.cases]
-        if all(isinstance(value, int | float) and value > 0 for value in values):
-            row.set_xscale("log", base=2)
-        row.set(xlabel=axis, ylabel=METRICS[metric], title=f"{axis} of {template}")
-        row.grid(visible=True, alpha=0.3)
-        row.legend()
-    figure.tight_layout()
-    figure.savefig(output, dpi=150)
+def picture(named: Sequence[tuple[str, Benchmark]], metric: str) -> str:
+    """Return every panel in one SVG, one below the other."""
+    return svg(
+        f"{METRICS[metric]} of {len(named)} files",
+        [_panel(key, curves, metric) for key, curves in panels(named).items()],
+        columns=1,
+    )
+
+
+def _panel(key: tuple[str, str], drawn: Sequence[tuple[str, Curve]], metric: str) -> Panel:
+    axis, template = key
+    series = []
+    for number, (label, curve) in enumerate(drawn):
+        points = ((case.axis_values[axis], metric_of(case, metric)) for case in curve.cases)
+        series.append(
+            Series(
+                points=tuple((value, figure) for value, figure in points if figure is not None),
+                color=COLORS[number % len(COLORS)],
+                name=label,
+                line="solid",
+            )
+        )
+    values = [case.axis_values[axis] for _, curve in drawn for case in curve.cases]
+    across = Axis(title=axis, scale=_scale_of(values))
+    return Panel(
+        title=f"{axis} of {template}", across=across, up=Axis(title=METRICS[metric]), series=tuple(series)
+    )
+
+
+def _scale_of(values: Sequence[int | float | str]) -> Scale:
+    numbers = [value for value in values if not isinstance(value, str)]
+    if len(numbers) < len(values):
+        return "words"
+    return "log2" if all(value > 0 for value in numbers) else "linear"
 
 
 def why_undrawable(output: Path) -> str | None:
     """Return why no picture can be written to ``output``; seen before anything is read or printed."""
     if output.is_dir() or not output.absolute().parent.is_dir():
         return f"--output {output} cannot be written: its folder does not exist, or it is a folder itself"
-    if importlib.util.find_spec("matplotlib") is None:
-        return (
-            f"--output {output} needs matplotlib, which is not installed; without it the curves are printed"
-        )
-    return None
+    return None if output.suffix == ".svg" else f"--output takes a file that ends in .svg, not {output}"
 
 
 def refuse(sentence: str) -> int:
@@ -107,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--metric", choices=tuple(METRICS), default="gb_per_s")
-    parser.add_argument("--output", type=Path, help="picture to write (needs matplotlib; default: none)")
+    parser.add_argument("--output", type=Path, help="picture to write, FILE.svg (default: none)")
     arguments = parser.parse_args(argv)
     if arguments.output is not None and (why := why_undrawable(arguments.output)):
         return refuse(why)
@@ -123,7 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     if not panels(named):
         return 1
     if arguments.output is not None:
-        draw(named, arguments.metric, arguments.output)
+        arguments.output.write_text(picture(named, arguments.metric), "utf-8")
         print(f"drawn: {arguments.output}")
     return 0
 

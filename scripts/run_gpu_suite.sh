@@ -6,8 +6,8 @@
 #   SUITE_DEVICE=cpu scripts/run_gpu_suite.sh   the script's own logic, on a machine without a GPU
 #   SUITE_STEPS="doctor verify" ...             only these steps
 #
-# Steps: doctor, verify, cold, tests, cage, profile (with the comparisons), sweep, calibrate, zoo, honest, peers,
-# study, pack.
+# Steps: doctor, verify, cold, tests, cage, calibrate, zoo, pack; and the studies of research/, which make the
+# evidence: profile (with the comparisons), sweep, honest, peers, study.
 # Each packs what it made at once, so that a later failure loses nothing. Uses the checkout's .venv where there
 # is one, else python3.
 set -euo pipefail
@@ -104,20 +104,20 @@ if wants cold; then
 fi
 if wants tests; then
   say "tests that need a GPU"
-  "$python" -m pytest -q -m gpu -p no:cacheprovider || { status=$?; [ "$status" -eq 5 ] || exit "$status"; }
+  "$python" -m pytest -q -m gpu -p no:cacheprovider tests research/tests || { status=$?; [ "$status" -eq 5 ] || exit "$status"; }
 fi
 if wants cage; then
   say "the cage and CUDA together"
   "$python" scripts/check_sandbox_gpu.py
 fi
 if wants profile; then
-  scripts/profile_evidence.sh "$out/profile_evidence" "$artifacts"
+  research/profiles/run.sh "$out/profile_evidence" "$artifacts"
   pack profile_evidence "$out/profile_evidence"
   pack profiles "$artifacts/profiles" --exclude '*.ncu-rep'
 fi
 if wants sweep; then
   say "kernel time against size"
-  "$python" scripts/sweep.py "$out/sweep"
+  "$python" -m research.sweep "$out/sweep"
 fi
 if wants calibrate; then
   say calibrate
@@ -129,15 +129,15 @@ if wants zoo; then
 fi
 if wants honest; then
   say "honest candidates, and how often one is accused"
-  scripts/run_honest.sh "$out"
+  research/honest_runs/run.sh "$out"
 fi
 if wants peers; then
-  scripts/run_peers.sh "$artifacts-peers"
+  research/peers/run.sh "$artifacts-peers"
   pack peers "$artifacts-peers"
 fi
 if wants study; then
   say "error rates of the gate"
-  scripts/run_gate_study.sh "$out/gate_study"
+  research/gate_study/run.sh "$out/gate_study"
 fi
 if wants pack; then
   say pack

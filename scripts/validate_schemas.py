@@ -52,10 +52,10 @@ EVIDENCE_SCHEMAS: tuple[tuple[str, str], ...] = (
 RAW_LOGS = (BUILD_STDOUT_FILE.name, BUILD_STDERR_FILE.name)
 # JSON files in evidence/ that no record describes: name patterns, each with the reason beside it.
 EVIDENCE_WITHOUT_SCHEMA: tuple[str, ...] = (
-    "gate_study_*.json",  # raw times and tables of scripts/gate_study.py, which is no part of the product
-    "honest_runs*.json",  # runs of scripts/honest_runs.py, decoded strictly where its tables are filled in
+    "gate_study_*.json",  # raw times and tables of research/gate_study, which is no part of the product
+    "honest_runs*.json",  # runs of research/honest_runs, decoded strictly where its tables are filled in
     "zoo_*.json",  # verdicts of tests/zoo_harness.py, held against the members by a test
-    "sweep.json",  # points of a curve over sizes, drawn by scripts/sweep.py; no verdict rests on them
+    "sweep.json",  # points of a curve over sizes, drawn by research/sweep; no verdict rests on them
 )
 
 MAX_ERRORS_PER_FILE = 5

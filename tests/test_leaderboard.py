@@ -226,7 +226,7 @@ def test_plain_text_is_aligned_and_fits_eighty_columns() -> None:
 def test_markdown_is_one_table_a_group() -> None:
     text = to_markdown(BOARD)
     assert text.startswith("### rmsnorm on cuda: NVIDIA H200, torch 2.11.0\n")
-    assert "| rank | candidate | version | speedup | P50 us | attempt |\n| ---: | --- |" in text
+    assert "| rank | candidate | version | speedup | P50 us | attempt |\n|---:|---|" in text
     assert text.count("\n| 1 | v2_vectorized | 1.0.0 | 12.35x | - |") == 1
 
 

@@ -12,6 +12,7 @@ from mini_kv.core.printable import markdown_cell
 from mini_kv.core.records.attempt import IndexRow, Leaderboard, LeaderboardGroup, LeaderboardRow
 from mini_kv.core.records.card import SCHEMA_VERSION
 from mini_kv.core.records.results import Finding
+from mini_kv.core.text_table import Column, figure, fitted, head_row, markdown_table, text_row
 
 COLUMNS = ("rank", "candidate", "version", "speedup", "P50 us", "attempt")
 # Numbers are read by their last digit.
@@ -164,37 +165,29 @@ def notes(group: LeaderboardGroup) -> list[str]:
 
 def cells(row: LeaderboardRow) -> tuple[str, ...]:
     """Return a row's text under :data:`COLUMNS`."""
-    p50_us = "-" if row.primary_p50_us is None else f"{row.primary_p50_us:.2f}"
     code = "" if row.code_sha256 is None else f"+{_short(row)}"
     names = (_printable(row.candidate_id), _printable(row.candidate_version + code))
     speedup = f"{row.geomean_speedup:.{2 if row.geomean_speedup >= 1.0 else 3}f}x"
-    return (str(row.rank), *names, speedup, p50_us, row.attempt_id)
+    return (str(row.rank), *names, speedup, figure(row.primary_p50_us, 2), row.attempt_id)
 
 
 def to_text(board: Leaderboard) -> str:
     """Return the board as aligned plain text, for pipes and logs."""
     blocks = []
     for group in board.groups:
-        table = [COLUMNS, *(cells(row) for row in group.rows)]
-        widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS))]
-        lines = [
-            "  ".join(
-                cell.rjust(width) if name in RIGHT_ALIGNED else cell.ljust(width)
-                for cell, width, name in zip(line, widths, COLUMNS, strict=True)
-            ).rstrip()
-            for line in table
-        ]
-        blocks.append("\n".join((heading(group), provenance(group), *lines, *notes(group))))
+        rows = [cells(row) for row in group.rows]
+        columns = fitted([Column(head=name, left=name not in RIGHT_ALIGNED) for name in COLUMNS], rows)
+        lines = [head_row(columns, gap="  "), *(text_row(row, columns, gap="  ") for row in rows)]
+        table = [line.rstrip() for line in lines]
+        blocks.append("\n".join((heading(group), provenance(group), *table, *notes(group))))
     return "\n\n".join(blocks) + "\n"
 
 
 def to_markdown(board: Leaderboard) -> str:
     """Return the board as GitHub-flavoured Markdown, one table a group."""
-    rule = ["---:" if name in RIGHT_ALIGNED else "---" for name in COLUMNS]
     blocks = []
     for group in board.groups:
-        table = [COLUMNS, rule, *(cells(row) for row in group.rows)]
-        lines = ["| " + " | ".join(markdown_cell(cell) for cell in line) + " |" for line in table]
+        lines = markdown_table(COLUMNS, [cells(row) for row in group.rows], right_aligned=RIGHT_ALIGNED)
         blocks.append(
             "\n".join(
                 (

@@ -14,7 +14,7 @@ from mini_kv.calibration import CalibrateRequest, calibrate
 from mini_kv.calibration.bars import RATIO_LENGTHS_US, judge, judge_wide, lengths_of, line
 from mini_kv.calibration.spin_measurement import LENGTHS_US, exit_code
 from mini_kv.cli import main as cli
-from mini_kv.cli.calibrate import as_text
+from mini_kv.cli.calibrate import as_text, picture
 from mini_kv.core.progress import silent
 from mini_kv.core.record import from_json, to_json
 from mini_kv.core.records.calibration import (
@@ -177,9 +177,36 @@ def test_the_text_names_every_demand() -> None:
 
 
 def test_usage_is_refused_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--processes", "0"], ["--output", str(tmp_path / "no" / "file.json")]):
+    for arguments, said in (
+        (["--processes", "0"], "--processes takes 1 to 100"),
+        (["--output", str(tmp_path / "no" / "file.json")], "its folder does not exist"),
+        (["--plot", str(tmp_path / "no" / "file.svg")], "its folder does not exist"),
+        (["--plot", str(tmp_path / "file.png")], "--plot takes a file that ends in .svg, not"),
+    ):
         assert cli.main(["calibrate", *arguments]) == 2
-    assert "--processes takes 1 to 100" in capsys.readouterr().err
+        assert said in capsys.readouterr().err
+
+
+def test_files_are_written_where_they_were_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = record("cpu", True)
+    monkeypatch.setattr("mini_kv.calibration.calibrate", lambda request, show: found)
+    json_file, svg_file = tmp_path / "c.json", tmp_path / "c.svg"
+    assert cli.main(["calibrate", "--output", str(json_file), "--plot", str(svg_file)]) == 0
+    assert capsys.readouterr().out == as_text(found)
+    assert from_json(json_file.read_bytes(), Calibration) == found
+    assert svg_file.read_text("utf-8") == picture(found)
+    svg_file.unlink()
+    svg_file.mkdir()
+    assert cli.main(["calibrate", "--plot", str(svg_file)]) == 2
+
+
+def test_the_picture_shows_every_reading_ratio_and_wide_kernel() -> None:
+    shown = picture(msgspec.structs.replace(record("cuda", True), wide=tuple(wide())))
+    assert shown.count("<circle") == len(readings()) + len(ratios()) + len(wide())
+    assert shown.count("<path") == len(wide())
+    assert "no points" in picture(record("cpu", True)), "a CPU has no wide kernels"
 
 
 @pytest.mark.slow

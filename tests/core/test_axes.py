@@ -306,18 +306,34 @@ def test_the_script_prints_the_curves_of_an_attempt(
     assert key == ("n", "timed_a") and [label for label, _ in lines] == ["one"] and rest == []
     assert plot.metric_of(lines[0][1].cases[0], "net_us") == pytest.approx(9.95, rel=0.01)
     assert plot.main([str(tmp_path / "missing.json")]) == 2
+    capsys.readouterr()
+    picture = tmp_path / "axes.svg"
+    assert plot.main([str(folder), "--metric", "net_us", "--output", str(picture)]) == 0
+    assert f"drawn: {picture}" in capsys.readouterr().out
+    drawn = picture.read_text()
+    assert drawn.count("<circle") == 4 and "n of timed_a" in drawn and "double_v0 0.1.0" in drawn
+    # Sizes stand at their powers of two, 16 to 64; 40 is none.
+    assert [label in drawn for label in (">16<", ">32<", ">64<", ">40<")] == [True, True, True, False]
+
+
+def test_sizes_lie_on_a_logarithmic_axis_and_words_on_none() -> None:
+    plot = script("plot_axes.py")
+    assert [plot._scale_of(values) for values in ((1, 4096), (0, 4), (1.5, 2), ("float16", "float32"))] == [
+        "log2", "linear", "log2", "words"
+    ]  # fmt: skip
 
 
 def test_a_picture_that_was_asked_for_and_cannot_be_drawn_is_no_success(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     plot = script("plot_axes.py")
-    monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
     picture = tmp_path / "axes.png"
     assert plot.main([str(tmp_path), "--output", str(picture)]) == 2
     said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1) and "matplotlib, which is not installed" in said.err
-    assert plot.main([str(tmp_path), "--output", str(tmp_path / "nowhere" / "axes.png")]) == 2
+    assert (said.out, said.err) == (
+        "", f"plot_axes: --output takes a file that ends in .svg, not {picture}\n"
+    )  # fmt: skip
+    assert plot.main([str(tmp_path), "--output", str(tmp_path / "nowhere" / "axes.svg")]) == 2
     assert "its folder does not exist" in capsys.readouterr().err
 
 

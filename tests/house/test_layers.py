@@ -53,6 +53,7 @@ def test_every_import_keeps_the_layers(project_root: Path) -> None:
         ("cli/schema.py", "import mini_kv.references.vector_add", "References are imported in workers only"),
         # Hidden in a function, and two steps away: still reached.
         ("cli/schema.py", "def late(): import mini_kv.planted", "The judge reaches torch through no chain"),
+        ("cli/schema.py", "def late(): from research import ROOT", "The product imports no study"),
         # A new module must be given a place.
         ("planted.py", "", "A layer imports only what lies below it"),
     ],

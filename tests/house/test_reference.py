@@ -1,4 +1,4 @@
-"""docs/reference.md and README's blocks say what the code says."""
+"""docs/reference.md says what the code says."""
 
 from __future__ import annotations
 
@@ -70,10 +70,3 @@ def test_every_key_that_people_write_has_a_meaning(
     script: ModuleType, table: str, record: type[msgspec.Struct]
 ) -> None:
     assert tuple(getattr(script, table)) == record.__struct_encode_fields__
-
-
-def test_a_block_is_replaced_whole_and_must_be_there_once(script: ModuleType) -> None:
-    text = "a\n<!-- x -->\nold\n<!-- /x -->\nb\n"
-    assert script.replace_block(text, "x", "new") == "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n"
-    with pytest.raises(ValueError, match="exactly one"):
-        script.replace_block("nothing", "x", "new")

@@ -252,7 +252,7 @@ def test_calibration_and_the_study_made_folders_that_no_sweep_found() -> None:
     project = Path(__file__).resolve().parents[2]
     making = {
         path.relative_to(project).as_posix()
-        for top in ("src", "scripts")
+        for top in ("src", "scripts", "research")
         for path in (project / top).rglob("*.py")
         if re.search(r"\b(mkdtemp|TemporaryDirectory)\(", path.read_text())
     }

@@ -8,9 +8,17 @@ from mini_kv.cli.lines import flat
 from mini_kv.core.records.benchmark import BenchmarkCase
 from mini_kv.core.records.results import Status
 from mini_kv.core.rules.axes import Curve, curves
+from mini_kv.core.text_table import Column, figure, fitted, head_row, text_row
 
 _BAR_WIDTH = 24
-_HEAD = f"{'P50 us':>10} {'net us':>10} {'kernel':>10} {'ref P50':>10} {'speedup':>8} {'GB/s':>8}"
+_NUMBERS = (
+    Column(head="P50 us", width=10),
+    Column(head="net us", width=10),
+    Column(head="kernel", width=10),
+    Column(head="ref P50", width=10),
+    Column(head="speedup", width=8),
+    Column(head="GB/s", width=8),
+)
 
 
 def curve_lines(cases: Sequence[BenchmarkCase]) -> list[str]:
@@ -24,27 +32,25 @@ def curve_lines(cases: Sequence[BenchmarkCase]) -> list[str]:
 def _one_curve(curve: Curve) -> list[str]:
     rates = [case.gb_per_s for case in curve.cases if case.gb_per_s is not None]
     highest = max(rates, default=0.0)
-    width = max(len(curve.axis), *(len(str(case.axis_values[curve.axis])) for case in curve.cases))
-    rows = [f"axis {curve.axis} of {curve.template_case_id}:", f"  {curve.axis:<{width}} {_HEAD}"]
-    for case in curve.cases:
-        value = f"{case.axis_values[curve.axis]!s:>{width}}"
-        rows.append(f"  {value} {_numbers(case)}  {_bar(case.gb_per_s, highest)}{_remark(case)}".rstrip())
+    values = [[str(case.axis_values[curve.axis])] for case in curve.cases]
+    (axis,) = fitted([Column(head=curve.axis)], values)
+    head = f"{curve.axis.ljust(axis.width)} {head_row(_NUMBERS)}"
+    rows = [f"axis {curve.axis} of {curve.template_case_id}:", f"  {head}"]
+    for case, value in zip(curve.cases, values, strict=True):
+        numbers = text_row([*value, *_numbers(case)], [axis, *_NUMBERS])
+        rows.append(f"  {numbers}  {_bar(case.gb_per_s, highest)}{_remark(case)}".rstrip())
     return rows
 
 
-def _numbers(case: BenchmarkCase) -> str:
+def _numbers(case: BenchmarkCase) -> tuple[str, ...]:
     candidate, reference, kernel = case.candidate, case.reference, case.candidate_kernel
-    cells = (
-        (candidate.p50_us if candidate else None, 10, 2),
-        (candidate.net_p50_us if candidate else None, 10, 2),
-        (kernel.kernel_us if kernel else None, 10, 2),
-        (reference.p50_us if reference else None, 10, 2),
-        (case.speedup, 8, 3),
-        (case.gb_per_s, 8, 1),
-    )
-    return " ".join(
-        f"{'-':>{width}}" if value is None else f"{value:>{width}.{digits}f}"
-        for value, width, digits in cells
+    return (
+        figure(candidate.p50_us if candidate else None, 2),
+        figure(candidate.net_p50_us if candidate else None, 2),
+        figure(kernel.kernel_us if kernel else None, 2),
+        figure(reference.p50_us if reference else None, 2),
+        figure(case.speedup, 3),
+        figure(case.gb_per_s, 1),
     )
 
 

@@ -5,16 +5,25 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mini_kv.cli.numbers import whole_number
 from mini_kv.core.codes import Code
 from mini_kv.core.errors import ConfigurationError
+from mini_kv.core.text_table import Column, figure, head_row, text_row
 
 if TYPE_CHECKING:
     from mini_kv.core.records.calibration import Calibration
 
 EXAMPLE = "mini-kv calibrate --output artifacts/calibration.json"
+_LENGTH = (
+    Column(head="spin", width=8),
+    Column(head="true", width=10),
+    Column(head="read (net)", width=10),
+    Column(head="CUPTI", width=10),
+    Column(head="error", width=8),
+    Column(head="sd", width=7),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fresh processes to measure in (default: 5)",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the calibration as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it too (needs matplotlib)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it too, as SVG (FILE ends in .svg)")
     parser.add_argument("--json", action="store_true", help="print the calibration as JSON")
 
 
@@ -44,14 +53,15 @@ def run(arguments: argparse.Namespace) -> int:
     with progress_bars.display(sys.stderr) as show:
         found = calibrate(CalibrateRequest(device=arguments.device, processes=arguments.processes), show)
     raw = to_json(found)
-    if arguments.output is not None:
-        try:
-            write_bytes_atomic(arguments.output, raw)
-        except OSError as error:
-            message = f"{arguments.output} cannot be written: {error.strerror}."
-            raise ConfigurationError(Code.REPORT_UNWRITABLE, message) from error
+    wanted = {arguments.output: raw} if arguments.output is not None else {}
     if arguments.plot is not None:
-        plot(found, arguments.plot)
+        wanted[arguments.plot] = picture(found).encode("utf-8")
+    for path, content in wanted.items():
+        try:
+            write_bytes_atomic(path, content)
+        except OSError as error:
+            message = f"{path} cannot be written: {error.strerror}."
+            raise ConfigurationError(Code.REPORT_UNWRITABLE, message) from error
     sys.stdout.write(raw.decode("utf-8") if arguments.json else as_text(found))
     return exit_code(found)
 
@@ -63,8 +73,8 @@ def _check(arguments: argparse.Namespace) -> None:
                 Code.USAGE,
                 f"{option} {path} cannot be written: its folder does not exist, or it is a folder itself",
             )
-    if arguments.plot is not None:
-        _pyplot()
+    if arguments.plot is not None and arguments.plot.suffix != ".svg":
+        raise ConfigurationError(Code.USAGE, f"--plot takes a file that ends in .svg, not {arguments.plot}")
 
 
 def as_text(found: Calibration) -> str:
@@ -78,14 +88,12 @@ def as_text(found: Calibration) -> str:
             f"read = {found.intercept_us:+.3f} us + {found.slope:.5f} x true"
         ),
         "",
-        f"{'spin':>8}  {'true':>10}  {'read (net)':>10}  {'CUPTI':>10}  {'error':>8}  {'sd':>7}",
+        head_row(_LENGTH, gap="  "),
     ]
     for one in found.lengths:
-        witness = "-" if one.witness_us is None else f"{one.witness_us:.3f}"
-        lines.append(
-            f"{one.nominal_us:8g}  {one.true_us:10.3f}  {one.net_us:10.3f}  {witness:>10}  "
-            f"{one.error_us:+8.3f}  {one.net_spread_us:7.3f}"
-        )
+        measured = (figure(value, 3) for value in (one.true_us, one.net_us, one.witness_us))
+        cells = (f"{one.nominal_us:g}", *measured, f"{one.error_us:+.3f}", figure(one.net_spread_us, 3))
+        lines.append(text_row(cells, _LENGTH, gap="  "))
     if found.outside_us is not None:
         lines.append(
             f"the longest spin by the judge's own clock, over graph replays: {found.outside_us:.2f} us"
@@ -113,49 +121,52 @@ def _wide_lines(found: Calibration) -> list[str]:
     return lines
 
 
-def plot(found: Calibration, path: Path) -> None:
-    """Draw the error of every process at every length, the ratios, and kernels of many blocks."""
-    pyplot = _pyplot()
-    figure, (left, right, wide) = pyplot.subplots(1, 3, figsize=(15, 4))
-    for one in found.readings:
-        truth = one.witness_us if one.witness_us is not None else one.true_us
-        left.plot(one.true_us, one.net_us - truth, "o", color="tab:blue", alpha=0.6)
-    left.axhline(0.0, color="black", linewidth=0.8)
-    left.set(
-        xscale="log", xlabel="true time, us", ylabel="read less witness, us", title="Error of the net P50"
+def picture(found: Calibration) -> str:
+    """Return as SVG the error of every process at every length, the ratios, and kernels of many blocks."""
+    from mini_kv.core.svg_plot import COLORS, Axis, Panel, Series, svg
+
+    orange, blue = COLORS[:2]
+    errors = Series(
+        points=tuple(
+            (one.true_us, one.net_us - (one.true_us if one.witness_us is None else one.witness_us))
+            for one in found.readings
+        ),
+        color=blue,
     )
-    for pair in found.ratios:
-        right.plot(
-            pair.nominal_us, 1.05 * pair.read_ratio / pair.true_ratio, "o", color="tab:orange", alpha=0.6
-        )
-    right.axhline(1.05, color="black", linewidth=0.8)
-    right.set(xscale="log", xlabel="spin, us", ylabel="read ratio", title="A spin 5 % longer")
-    for work, colour in (("spin", "tab:blue"), ("copy", "tab:orange")):
-        for kernel in found.wide:
-            if kernel.work == work:
-                wide.plot(kernel.blocks, kernel.net_us - kernel.stamped_us, "o", color=colour, alpha=0.6)
-                wide.plot(kernel.blocks, kernel.witness_us - kernel.stamped_us, "x", color=colour, alpha=0.6)
-    wide.axhline(found.launch_overhead_us, color="black", linewidth=0.8)
-    wide.set(
-        xscale="log",
-        yscale="log",
-        xlabel="blocks (blue: spin, orange: copy)",
-        ylabel="read less the timed calls' stamps, us",
-        title="Many blocks: net P50 (dots), CUPTI (crosses)",
+    ratios = Series(
+        points=tuple((one.nominal_us, 1.05 * one.read_ratio / one.true_ratio) for one in found.ratios),
+        color=orange,
     )
-    figure.suptitle(f"{found.device_name}, {found.processes} processes")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib as mpl  # type: ignore[import-not-found, unused-ignore]
-    except ImportError as error:
-        raise ConfigurationError(
-            Code.NO_MATPLOTLIB, "--plot needs matplotlib, which is not installed"
-        ) from error
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # type: ignore[import-not-found, unused-ignore]
-
-    return plt
+    wide: list[Series] = []
+    for work, color in (("spin", blue), ("copy", orange)):
+        kernels = [one for one in found.wide if one.work == work]
+        net = tuple((one.blocks, one.net_us - one.stamped_us) for one in kernels)
+        cupti = tuple((one.blocks, one.witness_us - one.stamped_us) for one in kernels)
+        wide += [
+            Series(points=net, color=color, name=f"{work}: net P50 (dots), CUPTI (crosses)"),
+            Series(points=cupti, color=color, mark="cross"),
+        ]
+    panels = (
+        Panel(
+            title="Error of the net P50",
+            across=Axis(title="true time, us", scale="log10"),
+            up=Axis(title="read less witness, us"),
+            series=(errors,),
+            level=0.0,
+        ),
+        Panel(
+            title="A spin 5 % longer",
+            across=Axis(title="spin, us", scale="log10"),
+            up=Axis(title="read ratio"),
+            series=(ratios,),
+            level=1.05,
+        ),
+        Panel(
+            title="Many blocks; the line is what a launch adds",
+            across=Axis(title="blocks", scale="log10"),
+            up=Axis(title="read less the timed calls' stamps, us", scale="log10"),
+            series=tuple(wide),
+            level=found.launch_overhead_us,
+        ),
+    )
+    return svg(f"{found.device_name}, {found.processes} processes", panels, columns=3)

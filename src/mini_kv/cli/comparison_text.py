@@ -8,8 +8,15 @@ from mini_kv.cli.lines import as_lines, flat
 from mini_kv.cli.relative_paths import from_here
 from mini_kv.core.records.comparison import ComparedCase, ComparedSide, Comparison, SideTime
 from mini_kv.core.records.results import Status
+from mini_kv.core.text_table import Column, figure, head_row, text_row
 
-_HEAD = f"{'case':<32} {'side':<4} {'P50 us':>10} {'net us':>10} {'kernel':>10} {'GB/s':>8}  quality"
+_SIDE = (Column(head="case", width=32, left=True), Column(head="side", width=4, left=True))
+_NUMBERS = (
+    Column(head="P50 us", width=10),
+    Column(head="net us", width=10),
+    Column(head="kernel", width=10),
+    Column(head="GB/s", width=8),
+)
 
 
 def as_text(comparison: Comparison, folder: Path) -> str:
@@ -19,7 +26,8 @@ def as_text(comparison: Comparison, folder: Path) -> str:
         lines += _side_lines(side)
     lines += [f"  {finding.code}: {_flat(finding.message)}" for finding in comparison.findings]
     if comparison.cases:
-        lines += ["", f"times ({comparison.cache} cache, {comparison.timer.split(';')[0]}):", f"  {_HEAD}"]
+        lines += ["", f"times ({comparison.cache} cache, {comparison.timer.split(';')[0]}):"]
+        lines.append(f"  {head_row([*_SIDE, *_NUMBERS])}  quality")
         for case in comparison.cases:
             lines += _case_lines(case, comparison)
     lines += ["", f"{_title(comparison)}: {comparison.message}"] if comparison.cases else []
@@ -52,7 +60,7 @@ def _case_lines(case: ComparedCase, comparison: Comparison) -> list[str]:
     for position, side in enumerate((comparison.a, comparison.b)):
         time = next((time for time in side.times if time.case_id == case.case_id), None)
         name = case.case_id if position == 0 else ""
-        lines.append(f"  {name:<32} {side.label:<4} {_numbers(time)}")
+        lines.append(f"  {text_row((name, side.label), _SIDE)} {_numbers(time)}")
     kernels = "" if case.kernel_ratio is None else f"; kernel time B / A = {case.kernel_ratio:.4g}"
     lines.append(f"      {_flat(case.message)}{kernels}")
     lines += [f"      {finding.code}: {_flat(finding.message)}" for finding in case.findings]
@@ -60,19 +68,16 @@ def _case_lines(case: ComparedCase, comparison: Comparison) -> list[str]:
 
 
 def _numbers(time: SideTime | None) -> str:
-    def number(value: float | None, width: int, digits: int) -> str:
-        return f"{'-':>{width}}" if value is None else f"{value:>{width}.{digits}f}"
-
     if time is None:
         return "not timed"
     cells = (
-        number(time.p50_us, 10, 2),
-        number(time.net_p50_us, 10, 2),
-        number(time.kernel_us, 10, 2),
-        number(time.gb_per_s, 8, 1),
+        figure(time.p50_us, 2),
+        figure(time.net_p50_us, 2),
+        figure(time.kernel_us, 2),
+        figure(time.gb_per_s, 1),
     )
     quality = "stable" if time.stable else "UNSTABLE" if time.p50_us is not None else "FAILED"
-    return f"{' '.join(cells)}  {quality}"
+    return f"{text_row(cells, _NUMBERS)}  {quality}"
 
 
 def _flat(text: str | None) -> str:

@@ -9,9 +9,16 @@ from pathlib import Path
 from mini_kv.cli.lines import as_lines, flat, quoted
 from mini_kv.cli.relative_paths import from_here
 from mini_kv.core.records.profile import KernelFacts, MetricChange, Profile, ProfileComparison
+from mini_kv.core.text_table import Column, figure, head_row, text_row
 
 STALLS_SHOWN = 6
 _LABEL_WIDTH = 28
+_CHANGE = (
+    Column(head="", width=_LABEL_WIDTH, left=True),
+    Column(head="A", width=14),
+    Column(head="B", width=14),
+    Column(head="B / A", width=8),
+)
 
 
 def profile_as_text(profile: Profile, folder: Path) -> str:
@@ -75,9 +82,9 @@ def comparison_as_text(comparison: ProfileComparison) -> str:
         f"  A  {before.candidate_id} {before.candidate_version}   {before.profile_id}",
         f"  B  {after.candidate_id} {after.candidate_version}   {after.profile_id}",
         "",
-        f"  {'':<{_LABEL_WIDTH}} {'A':>14} {'B':>14} {'B / A':>8}",
-        f"  {'grid':<{_LABEL_WIDTH}} {_extents(before.grid):>14} {_extents(after.grid):>14}",
-        f"  {'block':<{_LABEL_WIDTH}} {_extents(before.block):>14} {_extents(after.block):>14}",
+        f"  {head_row(_CHANGE)}",
+        f"  {text_row(('grid', _extents(before.grid), _extents(after.grid)), _CHANGE[:3])}",
+        f"  {text_row(('block', _extents(before.block), _extents(after.block)), _CHANGE[:3])}",
         *_changes(comparison.metrics),
         "",
         "  warps wait for (cycles per issued instruction):",
@@ -100,10 +107,8 @@ def _changes(changes: Iterable[MetricChange]) -> list[str]:
     for change in changes:
         unit = f", {change.unit}" if change.unit and "per" not in change.unit else ""
         label = f"{change.name}{unit}"
-        ratio = "-" if change.ratio is None else f"{change.ratio:.3f}"
-        lines.append(
-            f"  {label:<{_LABEL_WIDTH}} {_number(change.before):>14} {_number(change.after):>14} {ratio:>8}"
-        )
+        cells = (label, _number(change.before), _number(change.after), figure(change.ratio, 3))
+        lines.append(f"  {text_row(cells, _CHANGE)}")
     return lines
 
 

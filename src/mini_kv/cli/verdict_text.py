@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from mini_kv.cli.axes_text import curve_lines
 from mini_kv.cli.lines import as_lines, flat, quoted
 from mini_kv.cli.relative_paths import from_here
-from mini_kv.core.printable import markdown_cell
 from mini_kv.core.record import to_builtins, to_json
 from mini_kv.core.records.attempt import Axis
 from mini_kv.core.records.benchmark import BenchmarkCase, Series
@@ -18,6 +16,7 @@ from mini_kv.core.records.device_code import remarks
 from mini_kv.core.records.results import Status
 from mini_kv.core.rules.axes import is_generated
 from mini_kv.core.rules.verdict import failed_checks, smallest_failure
+from mini_kv.core.text_table import Column, figure, head_row, markdown_table, text_row
 from mini_kv.pipeline import Verdict
 
 _FAILURES_SHOWN = 8
@@ -152,16 +151,16 @@ def _case_line(case: CaseResult) -> str:
     return f"  {case.case_id} [{rounds}] {_clip(case.code, 80)}: {_clip(case.message)}"
 
 
-# Column heads and widths of the table of times: 98 columns in all.
+# The table of times: 98 columns in all, its quality included, which stands behind the last of these.
 _COLUMNS = (
-    ("case", 24),
-    ("P50 us", 9),
-    ("net us", 9),
-    ("kernel", 9),
-    ("ref P50", 9),
-    ("speedup", 8),
-    ("GB/s", 7),
-    ("% copy", 6),
+    Column(head="case", width=24, left=True),
+    Column(head="P50 us", width=9),
+    Column(head="net us", width=9),
+    Column(head="kernel", width=9),
+    Column(head="ref P50", width=9),
+    Column(head="speedup", width=8),
+    Column(head="GB/s", width=7),
+    Column(head="% copy", width=6),
 )
 
 
@@ -172,12 +171,12 @@ def _timing_lines(verdict: Verdict) -> list[str]:
     lines = [
         "",
         f"times ({benchmark.cache} cache, {benchmark.timer.split(';')[0]}):",
-        _table_row([head for head, _ in _COLUMNS], "quality"),
+        f"  {head_row(_COLUMNS)}  quality",
     ]
     for case in benchmark.cases:
         if is_generated(case):
             continue  # it stands in its curve below
-        lines.append(_table_row(_timing_cells(case), _quality(case)))
+        lines.append(f"  {text_row(_timing_cells(case), _COLUMNS)}  {_quality(case)}")
         lines += [f"      {finding.code}: {_clip(finding.message)}" for finding in case.findings]
     lines += curve_lines(benchmark.cases)
     timed = [case for case in benchmark.cases if case.candidate is not None]
@@ -188,13 +187,6 @@ def _timing_lines(verdict: Verdict) -> list[str]:
     return lines
 
 
-def _table_row(cells: Sequence[str], last: str) -> str:
-    first, *numbers = cells
-    padded = [f"{first:<{_COLUMNS[0][1]}}"]
-    padded += [f"{cell:>{width}}" for cell, (_, width) in zip(numbers, _COLUMNS[1:], strict=True)]
-    return "  " + " ".join(padded) + f"  {last}"
-
-
 def _quality(case: BenchmarkCase) -> str:
     if case.stable:
         return "stable"
@@ -202,19 +194,16 @@ def _quality(case: BenchmarkCase) -> str:
 
 
 def _timing_cells(case: BenchmarkCase) -> list[str]:
-    def number(value: float | None, digits: int) -> str:
-        return "-" if value is None else f"{value:.{digits}f}"
-
     candidate, reference, kernel = case.candidate, case.reference, case.candidate_kernel
     return [
         case.case_id,
-        number(candidate.p50_us if candidate else None, 2),
-        number(candidate.net_p50_us if candidate else None, 2),
-        number(kernel.kernel_us if kernel else None, 2),
-        number(reference.p50_us if reference else None, 2),
-        number(case.speedup, 3),
-        number(case.gb_per_s, 1),
-        number(case.percent_of_copy_bandwidth, 1),
+        figure(candidate.p50_us if candidate else None, 2),
+        figure(candidate.net_p50_us if candidate else None, 2),
+        figure(kernel.kernel_us if kernel else None, 2),
+        figure(reference.p50_us if reference else None, 2),
+        figure(case.speedup, 3),
+        figure(case.gb_per_s, 1),
+        figure(case.percent_of_copy_bandwidth, 1),
     ]
 
 
@@ -271,15 +260,15 @@ def as_markdown(verdict: Verdict) -> str:
     lines = [
         f"## {attempt.task_id}: `{attempt.candidate_id}` {word} on {attempt.device}",
         "",
-        *_markdown_table(
+        *markdown_table(
             ("axis", "status", "code", "detail"),
             [(axis.name, axis.status.value, axis.code or "", _clip(axis.message)) for axis in attempt.axes],
         ),
     ]
     if verdict.benchmark is not None:
-        head = [*(name for name, _ in _COLUMNS), "quality"]
+        head = [*(column.head for column in _COLUMNS), "quality"]
         rows = [[*_timing_cells(case), _quality(case)] for case in verdict.benchmark.cases]
-        lines += ["", *_markdown_table(head, rows)]
+        lines += ["", *markdown_table(head, rows)]
     failures = [line for line in _failure_lines(verdict) if line]
     if failures:
         # Longer than any run of backticks inside, or a candidate's message could end the block.
@@ -290,10 +279,3 @@ def as_markdown(verdict: Verdict) -> str:
         f"Attempt `{attempt.attempt_id}`, exit code {attempt.exit_code}, {attempt.elapsed_s:.1f} s.",
     ]
     return as_lines(lines)
-
-
-def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(markdown_cell(cell) for cell in cells) + " |"
-
-    return [line(head), "|" + "---|" * len(head), *(line(row) for row in rows)]

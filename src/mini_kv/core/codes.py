@@ -362,7 +362,6 @@ class Code(enum.StrEnum):
     GPU_MISSING = _machine("no GPU with a driver and a CUDA build of torch is visible")
     DEVICE_UNUSABLE = _machine("a worker cannot open the device")
     ISOLATION_TOO_WEAK = _machine("this machine does not give the isolation level that was asked for")
-    NO_MATPLOTLIB = _machine("a plot needs matplotlib, which is not installed")
     CALIBRATION_NOT_BUILT = _machine("the spin kernel does not build here")
     CALIBRATION_NOT_LOADED = _machine("a calibration process did not start")
     UNREADABLE = _machine("a file of the candidate's cannot be read")

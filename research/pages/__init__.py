@@ -1,0 +1,1 @@
+"""The blocks of pages, and the pictures, that are written from the evidence."""
