@@ -4,11 +4,14 @@
 #   scripts/build_cmake.sh            with CUDA kernels where a CUDA compiler is found
 #   scripts/build_cmake.sh --cpu      without
 #
-# PYTHON names the interpreter whose torch is built against (python3 unless set).
+# PYTHON names the interpreter whose torch is built against; unless set it is the checkout's .venv where there
+# is one, else python3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-python=${PYTHON:-python3}
+python=python3
+if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
+python=${PYTHON:-$python}
 build=.build/cmake
 with_cuda=ON
 case "${1:-}" in
@@ -42,7 +45,7 @@ cmake -S . -B "$build" "${generator[@]}" \
   -DMINI_KV_WITH_CUDA="$with_cuda"
 cmake --build "$build" --parallel
 
-"$python" - "$build/libmini_kv_candidates.so" candidates/*/*/candidate.yaml <<'PYTHON'
+"$python" -W "ignore:Failed to initialize NumPy" - "$build/libmini_kv_candidates.so" candidates/*/*/candidate.yaml <<'PYTHON'
 import sys
 
 import torch

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ("gpu_access",)
+
 # The same examples on every run: a red test stays red until someone mends it.
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("house")
@@ -26,7 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if glob.glob("/dev/nvidia[0-9]*"):
         return
     for item in items:
-        if item.get_closest_marker("gpu"):
+        if item.get_closest_marker("gpu") or item.get_closest_marker("cuda_here"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
 
 

@@ -235,6 +235,23 @@ def test_a_fault_in_one_case_fails_that_case_alone(fake_project: FakeProject, fa
     assert verdict.benchmark is None
 
 
+def test_the_wrong_one_of_two_outputs_is_named_with_its_own_dtype(fake_project: FakeProject) -> None:
+    faults = {
+        "oracle/make_case/core_4": "first = reply.expected[0]; "
+        "reply = change(reply, expected=(first, change(first, dtype='int32')))",
+        "oracle/compare/core_4": "from mini_kv.core.records.correctness import Mismatch; reply = change(reply, "
+        "numerics=change(reply.numerics, mismatch_count=1, "
+        "first_mismatches=(Mismatch(output=1, index=(2,), expected='5', actual='0'),)))",
+        "candidate/run_case/core_4": "first = reply.outputs[0]; payloads = [*payloads, bytes(16)]; "
+        "reply = change(reply, outputs=(first, change(first, dtype='int32', blob=3)))",
+    }
+    failed = case(fake_project.verify(faults, skip_benchmark=True), "core_4")
+    assert failed.code == "WRONG_VALUES"
+    assert failed.message == (
+        "1 of 4 elements are wrong; the first at [2] of output 1: expected 5, got 0 (int32: exact)"
+    )
+
+
 def test_a_call_that_hangs_is_not_waited_for_a_second_time(fake_project: FakeProject) -> None:
     """The traced call of the same case hung in the contract worker too, for two minutes."""
     hang = "time.sleep(100)"

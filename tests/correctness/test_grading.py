@@ -7,22 +7,26 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_kv.core import protocol as p
 from mini_kv.core.records.card import Case, CaseKind, Contract, Raises, Tolerance
 from mini_kv.core.records.correctness import Mismatch, Numerics
+from mini_kv.core.rules.byte_locations import Places
 from mini_kv.core.rules.output_form import grade_form
 from mini_kv.core.tensors import AbsentArg, OutputSpec, ScalarArg, TensorSpec, input_bytes
 from mini_kv.correctness.grading import (
     describe_argument,
+    grade_gradients,
     grade_illegal,
     grade_inputs,
     grade_numerics,
     grade_raised,
     output_bytes,
 )
+from mini_kv.worker.numerics import compare, expect
 
 GOOD = OutputSpec(
     shape=(2, 3),
@@ -138,8 +142,14 @@ def test_a_late_byte_of_a_large_input_is_found_quickly() -> None:
 # ---------------------------------------------------------------------------- numbers
 
 
-def numerics(mismatches: int) -> Numerics:
-    first = (Mismatch(output=0, index=(1, 2), expected="1.0", actual="nan"),) if mismatches else ()
+TOLERANCES: dict[Any, Tolerance] = {
+    "float16": Tolerance(rtol=1e-2, atol=0.5),
+    "float32": Tolerance(rtol=1e-5, atol=0.0),
+}
+
+
+def numerics(mismatches: int, output: int = 0) -> Numerics:
+    first = (Mismatch(output=output, index=(1, 2), expected="1.0", actual="nan"),) if mismatches else ()
     return Numerics(
         element_count=6,
         mismatch_count=mismatches,
@@ -154,18 +164,72 @@ def numerics(mismatches: int) -> Numerics:
 
 
 def test_no_mismatch_is_no_finding() -> None:
-    assert grade_numerics(numerics(0), "float32", {}) == ()
+    assert grade_numerics(numerics(0), ["float32"], {}) == ()
+    assert grade_gradients(numerics(0), ["float32"], {}, Places()) == ()
 
 
 def test_a_mismatch_names_count_place_values_and_bound() -> None:
-    (finding,) = grade_numerics(numerics(2), "float32", {"float32": Tolerance(rtol=1e-5, atol=0.0)})
+    (finding,) = grade_numerics(numerics(2), ["float32"], TOLERANCES)
     assert finding.code == "WRONG_VALUES"
-    for part in ("2 of 6", "[1, 2]", "expected 1.0", "got nan", "rtol 1e-05"):
-        assert part in finding.message
+    assert finding.message == (
+        "2 of 6 elements are wrong; the first at [1, 2]: expected 1.0, got nan (float32: rtol 1e-05, atol 0)"
+    )
+
+
+def test_of_several_outputs_the_wrong_one_is_named_with_its_own_tolerance() -> None:
+    """Output 0's dtype and tolerance stood there whichever was wrong."""
+    (finding,) = grade_numerics(numerics(2, output=1), ["float32", "float16", "int64"], TOLERANCES)
+    assert finding.message == (
+        "2 of 6 elements are wrong; the first at [1, 2] of output 1: expected 1.0, got nan "
+        "(float16: rtol 0.01, atol 0.5)"
+    )
+    (finding,) = grade_numerics(numerics(2), ["float32", "int64"], TOLERANCES)
+    assert "[1, 2] of output 0: expected 1.0, got nan (float32: rtol 1e-05, atol 0)" in finding.message
 
 
 def test_a_dtype_without_a_tolerance_is_exact() -> None:
-    assert "exact" in grade_numerics(numerics(1), "int32", {})[0].message
+    for dtype in ("int32", "float64"):
+        assert grade_numerics(numerics(1), [dtype], TOLERANCES)[0].message.endswith(f"({dtype}: exact)")
+
+
+def test_integers_are_said_to_be_compared_as_they_are() -> None:
+    """The card's tolerance for an integer dtype was told, which the comparison does not use."""
+    tolerances: dict[Any, Tolerance] = {
+        "int32": Tolerance(rtol=0.0, atol=1.0),
+        "float32": Tolerance(rtol=0.0, atol=1.0),
+    }
+    for dtype, bound in ((torch.int32, "exact"), (torch.float32, "rtol 0, atol 1")):
+        right = torch.zeros(3, dtype=dtype)
+        for step in (1, 2):
+            found = compare([right + step], [expect(right, right.to(torch.float64), tolerances)])
+            name = str(dtype).removeprefix("torch.")
+            accepts = not grade_numerics(found, [name], tolerances)
+            assert accepts is (bound != "exact" and step == 1)
+            if not accepts:
+                assert grade_numerics(found, [name], tolerances)[0].message.endswith(f"({name}: {bound})")
+
+
+@pytest.mark.parametrize(
+    ("position", "whose", "dtype"),
+    [
+        (0, "argument 0 ('x') is wrong", "float32: rtol 1e-05, atol 0"),
+        (1, "argument 2 ('weight') is wrong", "float16: rtol 0.01, atol 0.5"),
+        (3, "argument 2 ('weight') is wrong where it alone wants one", "float16: rtol 0.01, atol 0.5"),
+    ],
+)
+def test_a_wrong_gradient_names_its_input_and_the_inputs_tolerance(
+    position: int, whose: str, dtype: str
+) -> None:
+    places = Places(
+        arguments=(tensor(dtype="float32"), tensor(dtype="int64"), tensor()), names=("x", "index", "weight")
+    )
+    dtypes = ["float32", "float16"] * 2
+    (finding,) = grade_gradients(numerics(2, output=position), dtypes, TOLERANCES, places)
+    assert finding.code == "WRONG_GRADIENTS"
+    assert finding.message == (
+        f"the gradient of {whose}: of the elements of all gradients, 2 of 6 elements are wrong; the first at "
+        f"[1, 2]: expected 1.0, got nan ({dtype}), relative to the largest element and eight times wider"
+    )
 
 
 # ---------------------------------------------------------------------------- exceptions

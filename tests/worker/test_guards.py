@@ -196,22 +196,28 @@ def test_a_storage_inside_an_allocation_works_as_it_must_on_a_gpu() -> None:
     assert made.storage[3] == 77
 
 
-@pytest.mark.gpu
-def test_guarded_arguments_on_a_gpu() -> None:
-    base = torch.arange(64.0, device="cuda")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda_here)])
+def test_guarded_arguments_on_each_device(device: str) -> None:
+    base = torch.arange(64.0, device=device)
     sent = (base[1:33].view(4, 8), base[::2])
     described, payloads = export_arguments(sent)
+    assert len(payloads) == 1
     made = import_guarded(described, payloads, 0xFF)
     for got, want in zip(made.values, sent, strict=True):
         assert isinstance(got, torch.Tensor)
+        assert got.device == want.device
         assert torch.equal(got, want) and got.data_ptr() % 512 == want.storage_offset() * 4
         assert got.untyped_storage().nbytes() == 256
     assert grade_guards(payloads, made.zones(1), 0xFF, 0) == ()
-    refilled = import_guarded(*export_arguments((base[1:33].view(4, 8) + 1, base[::2])), 0x5A, made)
-    assert refilled.values[0] is not made.values[0]  # two storages are not one
-    described, payloads = export_arguments(((base + 1)[1:33].view(4, 8), (base + 1)[::2]))
+    # Equal forms over two storages are other arguments.
+    apart = import_guarded(*export_arguments((base[1:33].view(4, 8) + 1, base[::2])), 0x5A, made)
+    assert apart.values[0] is not made.values[0]
+    other = base + 1
+    described, payloads = export_arguments((other[1:33].view(4, 8), other[::2]))
     again = import_guarded(described, payloads, 0x5A, made)
-    assert again.values[0] is made.values[0] and torch.equal(again.values[1], (base + 1)[::2])  # type: ignore[arg-type]
+    for got, kept, want in zip(again.values, made.values, (other[1:33].view(4, 8), other[::2]), strict=True):
+        assert got is kept
+        assert isinstance(got, torch.Tensor) and torch.equal(got, want)
     assert grade_guards(payloads, again.zones(1), 0x5A, 0) == ()
     flat = made.guarded[0].whole
     flat[made.guarded[0].first + 256] = 1

@@ -1,9 +1,11 @@
-"""What workers must not import on the way to their first answer: seconds of a verdict hang on it."""
+"""A worker's start: what it must not import on the way (seconds of a verdict hang on it) or print."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
 
 
 def imported_after(code: str) -> set[str]:
@@ -35,3 +37,28 @@ def test_a_trace_starts_without_the_compiler() -> None:
     )
     assert "mini_kv.worker.cupti" in found
     assert not {"torch._dynamo", "torch._inductor", "sympy"} & found
+
+
+# NumPy is hidden, so that torch has reason to warn in every environment.
+WARNED = """
+import sys, warnings
+sys.modules['numpy'] = None
+import mini_kv.worker.{start}
+import torch
+warnings.warn('another')
+warnings.warn('Failed to initialize')
+"""
+
+
+@pytest.mark.parametrize("start", ["main", "profile_target"])
+def test_a_worker_prints_every_warning_but_torchs_about_numpy(start: str) -> None:
+    """The profiled process and the one that leaves bytecode printed it."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", WARNED.format(start=start)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    said = [line.partition("UserWarning: ")[2] for line in done.stderr.splitlines() if "Warning" in line]
+    assert said == ["another", "Failed to initialize"]

@@ -21,11 +21,11 @@ from mini_kv.core.tensors import OutputSpec
 from mini_kv.core.time_limits import CASE_TIMEOUT_S, FORGET_TIMEOUT_S
 from mini_kv.correctness.grading import (
     grade_altered,
+    grade_gradients,
     grade_guards,
     grade_inputs,
     grade_numerics,
     grade_raised,
-    in_gradients,
     output_bytes,
 )
 from mini_kv.correctness.rounds import RoundPlan
@@ -180,10 +180,11 @@ def _grade_ran(subject: Subject, call: Call, ran: p.Ran, payloads: Sequence[byte
             findings.append(compared)
         else:
             numerics = compared
-            wrong = grade_numerics(numerics, call.expected[0].dtype, subject.card.tolerances)
+            dtypes = tuple(want.dtype for want in call.expected)
             if plan.mode == "gradients":
-                wrong = tuple(in_gradients(one, numerics, places) for one in wrong)
-            findings += wrong
+                findings += grade_gradients(numerics, dtypes, subject.card.tolerances, places)
+            else:
+                findings += grade_numerics(numerics, dtypes, subject.card.tolerances)
     if plan.name == "repeat" and call.before and call.before[-1].output_sha256 != digests:
         findings.append(
             Finding(

@@ -138,38 +138,61 @@ def _first_difference(before: Payload, after: Payload) -> int:
 
 
 def grade_numerics(
-    numerics: Numerics, dtype: str, tolerances: Mapping[DTypeName, Tolerance]
+    numerics: Numerics, dtypes: Sequence[str], tolerances: Mapping[DTypeName, Tolerance]
 ) -> tuple[Finding, ...]:
-    """Turn mismatches into one finding that names the first wrong element."""
+    """Turn mismatches into one finding that names the first wrong element.
+
+    ``dtypes`` are the expected outputs', in order. Where there are several, the first wrong one is named.
+    """
     if numerics.mismatch_count == 0:
         return ()
-    limit = {str(name): value for name, value in tolerances.items()}.get(dtype)
-    bound = f"rtol {limit.rtol:g}, atol {limit.atol:g}" if limit else "exact"
     first = numerics.first_mismatches[0]
+    dtype = dtypes[first.output]
+    place = f"{list(first.index)}" + (f" of output {first.output}" if len(dtypes) > 1 else "")
     return (
         Finding(
             code=Code.WRONG_VALUES,
             message=f"{numerics.mismatch_count} of {numerics.element_count} elements are wrong; the first at "
-            f"{list(first.index)}: expected {first.expected}, got {first.actual} ({dtype}: {bound})",
+            f"{place}: expected {first.expected}, got {first.actual} ({dtype}: {_bound(dtype, tolerances)})",
         ),
     )
 
 
-def in_gradients(finding: Finding, numerics: Numerics, places: Places) -> Finding:
-    """Say of a finding about numbers that these are the inputs' gradients, and of which input the first is.
+def grade_gradients(
+    numerics: Numerics,
+    dtypes: Sequence[str],
+    tolerances: Mapping[DTypeName, Tolerance],
+    places: Places,
+) -> tuple[Finding, ...]:
+    """Like :func:`grade_numerics`, for the inputs' gradients: it names the input of the first wrong one.
 
     They come in the inputs' order; where there are several, those of calls in which one alone wants a
     gradient follow.
     """
+    if numerics.mismatch_count == 0:
+        return ()
     inputs = places.tensors(FLOATING)
-    first = numerics.first_mismatches[0].output
-    whose = places.argument(inputs[first % len(inputs)]) if inputs else "an input"
-    alone = " where it alone wants one" if first >= len(inputs) else ""
-    message = (
-        f"the gradient of {whose} is wrong{alone}: of the elements of all gradients, {finding.message}, "
-        "relative to the largest element and eight times wider"
+    first = numerics.first_mismatches[0]
+    dtype = dtypes[first.output]
+    whose = places.argument(inputs[first.output % len(inputs)]) if inputs else "an input"
+    alone = " where it alone wants one" if first.output >= len(inputs) else ""
+    return (
+        Finding(
+            code=Code.WRONG_GRADIENTS,
+            message=f"the gradient of {whose} is wrong{alone}: of the elements of all gradients, "
+            f"{numerics.mismatch_count} of {numerics.element_count} elements are wrong; the first at "
+            f"{list(first.index)}: expected {first.expected}, got {first.actual} "
+            f"({dtype}: {_bound(dtype, tolerances)}), relative to the largest element and eight times wider",
+        ),
     )
-    return Finding(code=Code.WRONG_GRADIENTS, message=message, evidence=finding.evidence)
+
+
+def _bound(dtype: str, tolerances: Mapping[DTypeName, Tolerance]) -> str:
+    limit = {str(name): value for name, value in tolerances.items()}.get(dtype)
+    # Integers are equal or wrong, whatever tolerance the card states for them.
+    if limit is None or dtype not in FLOATING:
+        return "exact"
+    return f"rtol {limit.rtol:g}, atol {limit.atol:g}"
 
 
 # What the worker raises for a formula that does what none may; one that raises it itself has failed as well.

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import traceback
-import warnings
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -46,8 +45,6 @@ def _guard_memory(hello: Hello) -> None:
 
 
 def _role(name: str) -> Role:
-    # torch works without numpy here; its remark about that would head every report's output.
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     if name == "oracle":
         from mini_kv.worker.oracle import Oracle
 

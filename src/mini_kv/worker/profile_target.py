@@ -11,7 +11,6 @@ import importlib
 import json
 import signal
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,8 +31,6 @@ NOT_LOADED = 3
 def main(text: str) -> None:
     """Carry out one plan, given as JSON; raises what the factory or the operator raises."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # torch works without numpy here; its remark about that would head every log.
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     plan = msgspec.json.decode(text, type=TargetPlan)
     operator = _load(plan)
     arguments = _make_inputs(plan)
