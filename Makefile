@@ -8,6 +8,9 @@ BIN := .venv/bin
 TASK ?= tasks/vector_add.yaml
 JOBS ?= 2
 PYTEST_ARGS ?=
+MUTANTS_ARGS ?=
+# Whoever has nothing left to do takes from the other's tests; conftest.py puts long ones first.
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 CANDIDATE_SOURCES = $(shell find candidates -type f \( -name '*.cpp' -o -name '*.cu' -o -name '*.h' -o -name '*.cuh' \) 2>/dev/null | LC_ALL=C sort)
 
@@ -18,7 +21,7 @@ LOOSER_TYPES := --implicit-reexport --allow-untyped-defs --allow-incomplete-defs
 	--no-warn-unused-ignores \
 	--cache-dir .mypy_cache/tests
 
-.PHONY: help setup demo test research-test zoo check fix lock bench clean
+.PHONY: help setup demo test test-all research-test zoo mutants check fix lock bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,19 +32,27 @@ setup: ## make or refresh .venv from the hashed locks (MINI_KV_PYTHON, MINI_KV_N
 demo: setup ## verify one shipped candidate from end to end (TASK=tasks/rmsnorm.yaml for another)
 	@$(BIN)/mini-kv verify --task $(TASK)
 
-test: setup ## run the tests (PYTEST_ARGS="-k name", JOBS=4)
-	@$(BIN)/python -m pytest -n $(JOBS) --zoo-quick $(PYTEST_ARGS)
+test: setup ## run the tests that every change must pass (PYTEST_ARGS="-k name", JOBS=4)
+	@$(PYTEST) $(PYTEST_ARGS)
+
+test-all: setup ## run the nightly tests too, the whole zoo among them
+	@$(PYTEST) --nightly $(PYTEST_ARGS)
 
 research-test: setup ## run the tests of research/, which 'make test' leaves out
 	@$(BIN)/python -m pytest -n $(JOBS) research/tests $(PYTEST_ARGS)
 
 zoo: setup ## run every hostile candidate and every honest twin of tests/zoo
-	@$(BIN)/python -m pytest -n $(JOBS) -m zoo $(PYTEST_ARGS)
+	@$(PYTEST) --nightly -m zoo $(PYTEST_ARGS)
 
-# Every check runs, whatever an earlier one found: one run shows all there is to mend.
+mutants: setup ## mutate the code that decides verdicts; name what no unit test notices (MUTANTS_ARGS=--all)
+	@$(BIN)/python scripts/run_mutants.py --jobs $(JOBS) $(MUTANTS_ARGS)
+
+# Every check runs, whatever an earlier one found: one run shows all there is to mend. They run concurrently,
+# and what they print is shown in this order.
 check: setup ## format, lint, types, layers, schemas, pages and committed data; changes nothing
-	@failed=(); \
-	run() { local name=$$1; shift; echo "== $$name"; "$$@" || failed+=("$$name"); }; \
+	@folder=$$(mktemp -d); trap 'kill $$(jobs -p) 2>/dev/null || true; rm -rf "$$folder"' EXIT; \
+	names=(); pids=(); failed=(); \
+	run() { local name=$$1; shift; "$$@" >"$$folder/$$name" 2>&1 & names+=("$$name"); pids+=($$!); }; \
 	cxx_format() { $(BIN)/clang-format --dry-run -Werror "$$@" 2>&1 \
 		| sed -nE 's/^([^:]+):[0-9]+:.*code should be.*/Would reformat: \1/p' | LC_ALL=C sort -u; }; \
 	run format $(BIN)/ruff format --check --output-format concise; \
@@ -53,6 +64,9 @@ check: setup ## format, lint, types, layers, schemas, pages and committed data; 
 	run schemas $(BIN)/python scripts/validate_schemas.py; \
 	run reference $(BIN)/python scripts/generate_reference.py --check; \
 	run pages $(BIN)/python -m research.pages --check; \
+	for n in "$${!names[@]}"; do \
+		echo "== $${names[n]}"; wait "$${pids[n]}" || failed+=("$${names[n]}"); cat "$$folder/$${names[n]}"; \
+	done; \
 	if (( $${#failed[@]} )); then echo "check: failed: $${failed[*]} ('make fix' mends formatting, schemas, reference and pages)" >&2; exit 1; fi; \
 	echo "check: all passed"
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+import shared_folders
 
 pytest_plugins = ("gpu_access",)
 
@@ -17,32 +20,40 @@ settings.load_profile("house")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--zoo-quick`` keeps a dozen members of the zoo, one of each kind of trick."""
-    parser.addoption("--zoo-quick", action="store_true", help="verify only a dozen members of tests/zoo")
+    """``--nightly`` runs what every change need not pass as well."""
+    parser.addoption("--nightly", action="store_true", help="run the tests marked nightly too")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what needs a CUDA device where the machine shows none (told without importing torch)."""
-    if config.getoption("--zoo-quick"):
-        keep_quick_members(items)
-    if glob.glob("/dev/nvidia[0-9]*"):
-        return
-    for item in items:
-        if item.get_closest_marker("gpu") or item.get_closest_marker("cuda_here"):
-            item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
+    """Leave nightly tests out, skip what needs a CUDA device (told without torch), put long ones first."""
+    if not config.getoption("--nightly"):
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if item not in set(nightly)]
+    if not glob.glob("/dev/nvidia[0-9]*"):
+        for item in items:
+            if item.get_closest_marker("gpu") or item.get_closest_marker("cuda_here"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
+    items.sort(key=_starts_late)
 
 
-def keep_quick_members(items: list[pytest.Item]) -> None:
-    for item in items:
-        member = getattr(item, "callspec", None) and item.callspec.params.get("member")
-        if item.get_closest_marker("zoo") and not getattr(member, "quick", False):
-            item.add_marker(pytest.mark.skip(reason="not one of the quick members (--zoo-quick)"))
+def _starts_late(item: pytest.Item) -> int:
+    # What takes long and begins last would leave every other core idle at the end.
+    if item.get_closest_marker("zoo"):
+        return 1
+    return 0 if item.get_closest_marker("slow") else 2
 
 
 @pytest.fixture(scope="session")
 def project_root() -> Path:
     """The checkout's folder."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> shared_folders.MadeOnce:
+    """Make a folder once for all tests: ``made_once("name", make)``."""
+    return functools.partial(shared_folders.made_once, tmp_path_factory)
 
 
 @pytest.fixture

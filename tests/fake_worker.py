@@ -23,7 +23,6 @@ from mini_kv.core import protocol as p
 from mini_kv.core.records.correctness import Mismatch, Numerics
 from mini_kv.core.records.process_state import ProcessState
 from mini_kv.core.tensors import GUARD_BYTES, OutputSpec, TensorSpec
-from mini_kv.system import workers
 from mini_kv.worker.channel import Channel
 
 if TYPE_CHECKING:
@@ -44,6 +43,9 @@ def use_cast(monkeypatch: pytest.MonkeyPatch, faults: dict[str, str]) -> None:
 
 
 def _boot(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    # The workers import this module too, hundreds of times in a run of the tests, and start no others.
+    from mini_kv.system import workers
+
     # What a worker needs is imported before it may have to enter a cage.
     first = "import json, sys; a = json.loads(sys.argv[1]); "
     path = f"sys.path[:] = [{HERE!r}, *a['path']]; import fake_worker; "

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import glob
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 import zoo_harness as zoo
+from mini_kv.cli import self_test
 
 MEMBERS = zoo.members()
 HOSTILE = tuple(one for one in MEMBERS if one.kind == "broken" and not one.known_undetected)
@@ -24,7 +27,10 @@ def marks(member: zoo.Expectation) -> list[pytest.MarkDecorator]:
     gpu = [pytest.mark.gpu] if member.device == "cuda" else []
     if member.gpus > max(len(glob.glob("/dev/nvidia[0-9]*")), 1):
         gpu.append(pytest.mark.skip(reason=f"needs {member.gpus} GPUs"))
-    return [pytest.mark.zoo, pytest.mark.slow, *gpu]
+    # Every change must pass the quick ones. The others demand of a defence what a quick one, the self-test or
+    # tests/e2e demands of it already, by another trick; 'make zoo' and 'make test-all' run them all.
+    nightly = [] if member.quick else [pytest.mark.nightly]
+    return [pytest.mark.zoo, pytest.mark.slow, *nightly, *gpu]
 
 
 @pytest.mark.parametrize("member", [pytest.param(one, id=one.name, marks=marks(one)) for one in MEMBERS])
@@ -42,6 +48,21 @@ def test_zoo_is_large_enough_to_mean_something() -> None:
     assert len(TWINS) >= 12
     assert all(one.exit_code != 0 for one in HOSTILE)
     assert all(one.exit_code == 0 and one.code is None for one in TWINS)
+
+
+def test_every_change_meets_every_kind_of_defence() -> None:
+    # What catches a member names the method's principles (P1 to P14): each has a quick member, or one that
+    # the self-test verifies in the same run of the tests.
+    known = {one.name for one in self_test.KNOWN}
+    hostile = [one for one in HOSTILE if one.device == "cpu"]
+    met = [one for one in hostile if one.quick or one.name in known]
+    assert principles(met) == principles(hostile) >= {"P1", "P14"}
+    elsewhere = {"forged answers", "form"}  # tests/e2e/test_misfits.py
+    assert {one.group for one in met} == {one.group for one in hostile} - elsewhere
+
+
+def principles(met: Iterable[zoo.Expectation]) -> set[str]:
+    return {name for one in met for name in re.findall(r"\bP\d+\b", one.caught_by)}
 
 
 def test_documented_table_is_the_one_that_the_expectations_make() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_kv.calibration import CalibrateRequest, calibrate
+from mini_kv.calibration import CalibrateRequest, calibrate, spin_measurement
 from mini_kv.calibration.bars import RATIO_LENGTHS_US, judge, judge_wide, lengths_of, line
 from mini_kv.calibration.spin_measurement import LENGTHS_US, exit_code
 from mini_kv.cli import main as cli
@@ -210,7 +210,12 @@ def test_the_picture_shows_every_reading_ratio_and_wide_kernel() -> None:
 
 
 @pytest.mark.slow
-def test_the_cpus_timer_goes_through_the_same_steps() -> None:
+def test_the_cpus_timer_goes_through_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Every length and every step, each batch once: nothing here hangs on how well the times are known.
+    monkeypatch.setattr(spin_measurement, "ITERATIONS", 10)
+    monkeypatch.setattr(spin_measurement, "LONG_ITERATIONS", 10)
+    monkeypatch.setattr(spin_measurement, "BATCHES_IN_TURN", ((0.0, 2),))
+    monkeypatch.setattr(spin_measurement, "SETTLING_ROUNDS", 1)
     found = calibrate(CalibrateRequest(device="cpu", processes=1), silent)
     assert found.device == "cpu"
     assert [one.nominal_us for one in found.lengths] == list(LENGTHS_US)

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from e2e.harness import Project, make_project
+from shared_folders import MadeOnce
 
 
 @pytest.fixture(scope="session")
-def project_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project_folder(made_once: MadeOnce) -> Path:
     """The project, made by whichever process comes first."""
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-    root = base / "e2e-project"
-    with FileLock(base / "e2e-project.lock"):
-        if not root.exists():
-            made = base / "e2e-project.partial"
-            make_project(made)
-            made.rename(root)
-    return root
+    return made_once("e2e-project", make_project)
 
 
 @pytest.fixture

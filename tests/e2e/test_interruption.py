@@ -41,7 +41,7 @@ def test_an_interrupted_run_leaves_an_archive_and_no_process(
 
 @pytest.mark.slow
 def test_ctrl_c_while_timing_keeps_what_was_found(project: Project) -> None:
-    text = Path(project.card("sound")).read_text()
+    text = Path(project.card("unchecked")).read_text()
     card = project.root / "tasks" / f"long_{project.scratch.name}.yaml"
     card.write_text(text.replace("iterations: 5, repeats: 2", "iterations: 10000, repeats: 100"))
     started = project.start("--task", str(card))
@@ -84,7 +84,7 @@ def test_workers_die_with_a_judge_that_is_killed_and_the_next_run_sweeps(
     assert not list(started.artifacts.glob("*/*/attempt.json"))
     left = list(place.glob("mini-kv-*/"))
     assert left, "nothing could be removed by a process that is gone"
-    assert project.verify("sound", "--skip-benchmark", environ=environ).code == 0
+    assert project.verify("unchecked", "--skip-benchmark", environ=environ).code == 0
     assert list(place.glob("mini-kv-*/")) == []
 
 
@@ -92,7 +92,7 @@ def test_workers_die_with_a_judge_that_is_killed_and_the_next_run_sweeps(
 def test_two_runs_at_once_lose_nothing(project: Project) -> None:
     archive = project.scratch / "shared"
     runs = [
-        project.start("--task", project.card("sound"), "--skip-benchmark", artifacts=archive)
+        project.start("--task", project.card("unchecked"), "--skip-benchmark", artifacts=archive)
         for _ in range(2)
     ]
     done = []
@@ -103,7 +103,7 @@ def test_two_runs_at_once_lose_nothing(project: Project) -> None:
         thread.join(240)
     assert done == [0, 0]
     rows, _ = read_index(archive)
-    folders = {path.parent.name for path in archive.glob("sound/*/attempt.json")}
+    folders = {path.parent.name for path in archive.glob("unchecked/*/attempt.json")}
     assert {row.attempt_id for row in rows} == folders
     assert len(folders) == 2
 
@@ -111,7 +111,7 @@ def test_two_runs_at_once_lose_nothing(project: Project) -> None:
 def test_an_archive_that_cannot_be_written_is_one_sentence(project: Project) -> None:
     blocked = project.scratch / "blocked"
     blocked.write_text("a file where the folder should be")
-    run = project.verify("sound", artifacts=blocked)
+    run = project.verify("unchecked", artifacts=blocked)
     assert run.code == 2
     assert run.stderr.count("\n") == 1
     assert "cannot be written" in run.stderr
@@ -135,7 +135,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_is_one_sentence_and_no_attempt(project: Project, small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(40 << 10))
-    run = project.verify("sound", candidate="does_not_compile", artifacts=small_disk / "artifacts")
+    run = project.verify("unchecked", candidate="does_not_compile", artifacts=small_disk / "artifacts")
     assert run.code == 2, run.stdout + run.stderr
     assert "cannot be written" in run.stderr
     assert "No space left" in run.stderr

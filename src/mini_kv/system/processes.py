@@ -23,10 +23,10 @@ def _parents() -> dict[int, int]:
     parents: dict[int, int] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError):
+            # Unbuffered bytes: this is asked often, and text through pathlib takes twice as long.
+            with contextlib.suppress(OSError, ValueError), open(f"{entry.path}/stat", "rb", 0) as stat:
                 # The command name (field 2) is in parentheses and may itself hold any character.
-                fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
-                parents[int(entry.name)] = int(fields[1])
+                parents[int(entry.name)] = int(stat.read().rpartition(b")")[2].split()[1])
     return parents
 
 
