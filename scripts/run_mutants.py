@@ -5,8 +5,8 @@
     scripts/run_mutants.py --module regression  modules whose name holds that word
     scripts/run_mutants.py --list               names only, nothing is run
 
-Fails where fewer than 95 % are noticed, where one that is not is missing from scripts/mutants/equivalent.yaml, where
-one that stands there is noticed or gone, and where the unit tests themselves fail or take too long.
+Fails where fewer than 95 % are noticed, where one that is not is missing from scripts/mutants/equivalent.yaml
+or one that stands there is noticed or gone, and where the unit tests themselves fail or take too long.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Tally:
 
 
 def source_of(module: str) -> Path:
-    """Return a module's file; raises ``SystemExit`` where there is none: it was renamed and the plan was not."""
+    """Return a module's file; raises ``SystemExit`` where the plan names one that is not there."""
     path = ROOT / "src" / Path(*module.split("."))
     found = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     if not found.is_file():
@@ -63,7 +63,7 @@ def known_equivalents() -> dict[str, str]:
 
 
 def cover(modules: Sequence[str], jobs: int) -> runner.Coverage:
-    """Run the unit tests of these modules once and return what each runs; raises ``SystemExit`` where one fails."""
+    """Run the unit tests of these modules once, return what each runs; ``SystemExit`` where one fails."""
     places = sorted({place for module in modules for place in plan.DECIDING[module]})
     sources = {str(source_of(module)): module for module in modules}
     work = [
@@ -156,7 +156,8 @@ def report(modules: Sequence[str], mutants: Sequence[Mutant], jobs: int, *, samp
     noticed, survived = sum(row[1] for row in counted), sum(row[2] for row in counted)
     share = noticed / (noticed + survived) if noticed + survived else 0.0
     print(
-        f"\n{noticed} of {noticed + survived} noticed, {100 * share:.1f} %; {time.monotonic() - started:.0f} s"
+        f"\n{noticed} of {noticed + survived} noticed, {100 * share:.1f} %;"
+        f" {time.monotonic() - started:.0f} s"
     )
     if sampled and len(mutants) < plan.LEAST_MUTANTS:
         faults.append(f"{len(mutants)} mutants were tried; required: at least {plan.LEAST_MUTANTS}")
@@ -174,7 +175,7 @@ def report(modules: Sequence[str], mutants: Sequence[Mutant], jobs: int, *, samp
 
 
 def tried(mutants: Sequence[Mutant], covered: runner.Coverage, jobs: int) -> list[tuple[Mutant, str | None]]:
-    """Run every mutant against the tests that run its lines; return the test that notices each, or ``None``."""
+    """Run every mutant against the tests that run its lines; return what notices each, or ``None``."""
     outcomes: dict[int, str | None] = {}
     numbers = [number for number, mutant in enumerate(mutants) if covered.of(mutant)]
     work = [

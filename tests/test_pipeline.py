@@ -239,8 +239,8 @@ def test_the_wrong_one_of_two_outputs_is_named_with_its_own_dtype(fake_project: 
     faults = {
         "oracle/make_case/core_4": "first = reply.expected[0]; "
         "reply = change(reply, expected=(first, change(first, dtype='int32')))",
-        "oracle/compare/core_4": "from mini_kv.core.records.correctness import Mismatch; reply = change(reply, "
-        "numerics=change(reply.numerics, mismatch_count=1, "
+        "oracle/compare/core_4": "from mini_kv.core.records.correctness import Mismatch; "
+        "reply = change(reply, numerics=change(reply.numerics, mismatch_count=1, "
         "first_mismatches=(Mismatch(output=1, index=(2,), expected='5', actual='0'),)))",
         "candidate/run_case/core_4": "first = reply.outputs[0]; payloads = [*payloads, bytes(16)]; "
         "reply = change(reply, outputs=(first, change(first, dtype='int32', blob=3)))",

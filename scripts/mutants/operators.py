@@ -1,6 +1,6 @@
 """Every single-point mutation of a module, made on its syntax tree. Pure.
 
-A mutant is named by module, function, operator and the text of the line, so that code may move without renaming it.
+A mutant is named by module, function, operator and the text of the line: code may move without renaming it.
 Texts that people read, type hints, decorators and time limits are left alone: they decide nothing.
 """
 
@@ -108,7 +108,9 @@ def mutated_tree(source: str, number: int) -> ast.Module:
     tree = ast.parse(source)
     _, change = next(each for place, each in enumerate(_changes(tree)) if place == number)
     replaced = ast.copy_location(change.replacement, change.node)
-    return ast.fix_missing_locations(_Replace(change.node, replaced).visit(tree))  # type: ignore[no-any-return]
+    whole = _Replace(change.node, replaced).visit(tree)
+    assert isinstance(whole, ast.Module)
+    return ast.fix_missing_locations(whole)
 
 
 class _Replace(ast.NodeTransformer):
@@ -168,9 +170,8 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 def _is_type(node: ast.Assign) -> bool:
     # ``AxisName = Literal[...]``: a type, not a value.
-    return (
-        isinstance(node.value, ast.Subscript | ast.BinOp) and node.targets[0].id != node.targets[0].id.upper()
-    )  # type: ignore[attr-defined]
+    name = ast.unparse(node.targets[0])
+    return isinstance(node.value, ast.Subscript | ast.BinOp) and name != name.upper()
 
 
 def _changes_at(node: ast.AST) -> Iterator[_Change]:
@@ -222,8 +223,8 @@ def _changes_at(node: ast.AST) -> Iterator[_Change]:
             | ast.Break()
         ):
             yield _Change(node=node, operator="statement dropped", replacement=ast.Pass())
-        case ast.Return(value=ast.Tuple(elts=[_, *_])):
-            yield _Change(node=node.value, operator="nothing returned", replacement=ast.Tuple([], ast.Load()))
+        case ast.Return(value=ast.Tuple(elts=[_, *_]) as returned):
+            yield _Change(node=returned, operator="nothing returned", replacement=ast.Tuple([], ast.Load()))
         case _:
             return
 

@@ -1,4 +1,4 @@
-"""Which modules decide verdicts, the unit tests that hold each of them, and how many mutants are tried of each."""
+"""Which modules decide verdicts, the unit tests that hold each, and how many mutants of each are tried."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Runs unit tests in forked children of one warm process, with one module replaced by a mutant of itself.
 
-The parent has imported what tests need from elsewhere (pytest, hypothesis, torch), and nothing of mini_kv: each child
-imports mini_kv anew, the mutant among it. Only tests that run the mutated line are run, the quickest first.
+The parent has imported what tests need from elsewhere (pytest, hypothesis, torch), and nothing of mini_kv:
+each child imports mini_kv anew, the mutant among it. Only tests that run the mutated line are run, the
+quickest first.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _WALL_FACTOR = 20
 
 @dataclass(kw_only=True)
 class Coverage:
-    """What each unit test runs: ``tests[module][line]`` are node ids, under :data:`ALL_LINES` those of any line."""
+    """What each unit test runs: ``tests[module][line]`` are node ids, of any line at :data:`ALL_LINES`."""
 
     tests: dict[str, dict[int, list[str]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
     def of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that run a mutant's lines, the quickest first; all of them for code run at import."""
+        """Return the tests that run a mutant's lines, the quickest first; all for code run at import."""
         lines = self.tests.get(mutant.module, {})
         if mutant.function == "module" or ("." not in mutant.function and mutant.function[:1].isupper()):
             found = set(lines.get(ALL_LINES, ()))
@@ -66,7 +67,7 @@ def preload() -> None:
 
 
 def in_child(work: Callable[[], object], *, limit_s: int) -> Generator[None, None, Any]:
-    """Start ``work`` in a forked child; each ``next`` waits a little; the value is its answer, ``None`` if it died."""
+    """Start ``work`` in a forked child; each ``next`` looks; the value is its answer, ``None`` if it died."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -195,7 +196,7 @@ class _Loader(SourceFileLoader):
 
 
 def trace_tests(places: Sequence[str], sources: Mapping[str, str]) -> dict[str, Any]:
-    """Run unit tests once; return which lines of which modules (by file) each runs, its time, and what failed."""
+    """Run unit tests once; return which lines of which modules each runs, its time, and what failed."""
     tracer = _Tracer(sources)
     code = run_tests(places, [tracer])
     return {"lines": tracer.lines, "seconds": tracer.seconds, "failed": tracer.failed, "code": code}

@@ -544,7 +544,8 @@ def test_a_lost_case_is_blamed_on_the_side_that_lost_it(crew: Crew) -> None:
 def test_a_batch_of_its_own_is_asked_with_its_own_limit(crew: Crew) -> None:
     subject = crew.timed()
     prepared(subject)
-    request = batch_request(subject, TIMED, pair_plan(subject.card.benchmark, iterations=30), Taken(), 0.5)
+    plan = pair_plan(subject.card.benchmark, iterations=30)
+    request = batch_request(subject, TIMED, plan, Taken(), kept_at=0.5)
     timed = time_candidate(subject, request, 3.0)
     asked = crew.asked(p.TimeBatch)[-1]
     assert (len(timed.samples_us), request.kept_at, asked.timeout_s) == (20, 0.5, 3.0)

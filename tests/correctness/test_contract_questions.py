@@ -42,7 +42,9 @@ def test_gradcheck_is_asked_of_a_candidate_that_claims_float64(crew: Crew) -> No
 
 def test_a_card_that_demands_gradients_is_not_met_by_a_candidate_without(crew: Crew) -> None:
     manifest = double_manifest(dtypes=("float32", "float64"))
-    found = run_contract(GRADCHECK, manifest, questions(crew), crew.seat(), lambda: None, silent)
+    found = run_contract(
+        GRADCHECK, manifest, questions(crew), crew.seat(), load=lambda: None, progress=silent
+    )
     assert [(one.name, one.status, one.code) for one in found] == [
         ("gradcheck", Status.PASS, None),
         ("autograd_claimed", Status.FAIL, "AUTOGRAD_MISSING"),
@@ -70,5 +72,7 @@ def test_a_check_that_nobody_waited_for_is_not_the_candidates_failure(crew: Crew
 
 def test_a_library_that_does_not_load_a_second_time_is_one_failed_check(crew: Crew) -> None:
     fault = Finding(code="LOAD_CRASHED", message="it died")
-    found = run_contract(GRADCHECK, double_manifest(), questions(crew), crew.seat(), lambda: fault, silent)
+    found = run_contract(
+        GRADCHECK, double_manifest(), questions(crew), crew.seat(), load=lambda: fault, progress=silent
+    )
     assert [(one.name, one.status, one.code) for one in found] == [("load", Status.FAIL, "LOAD_CRASHED")]

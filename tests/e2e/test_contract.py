@@ -40,7 +40,7 @@ def test_a_broken_contract_fails_although_every_result_is_right(project: Project
 
 
 def assert_told_once(run: Run) -> None:
-    """A missing fake kernel was told in six lines: one names it, and the checks that need it are not asked."""
+    """A missing fake kernel was told in six lines: one names it, and what needs it is not asked."""
     shown = run.stdout.partition("failed contract checks:")[2].partition("\n\n")[0]
     assert len(shown.strip().splitlines()) == 1, run.stdout
     checks = run.record("correctness.json")["contract"]

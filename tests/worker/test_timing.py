@@ -154,7 +154,8 @@ def test_a_cpu_gets_the_cpus_stopwatch() -> None:
     counter = Counter()
     timer = timer_for(torch.device("cpu"))
     assert type(timer) is CpuTimer
-    taken = timer.batch(counter, SETS, warmup=2, iterations=3, calls_per_sample=4, cache="hot")
+    plan = batches.BatchPlan(warmup=2, iterations=3, calls_per_sample=4, cache="hot")
+    taken = timer.batch(counter, SETS, plan)
     assert (len(taken.samples_us), len(counter.calls)) == (3, 2 + 3 * 4)
 
 
