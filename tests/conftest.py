@@ -12,7 +12,7 @@ from hypothesis import settings
 
 import shared_folders
 
-pytest_plugins = ("gpu_access",)
+pytest_plugins = ("shared_machine",)
 
 # The same examples on every run: a red test stays red until someone mends it.
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=50)

@@ -1,14 +1,19 @@
-"""The test process holds no CUDA context; what needs one in its own process has a process of its own."""
+"""The test process holds no CUDA context, what needs one has a process of its own; who must be alone is."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
+
+from shared_machine import Turns
 
 HERE = Path(__file__).resolve().parent
 MEMBERS = """
@@ -45,7 +50,17 @@ def outcome(folder: Path, test: str, *options: str) -> str:
     (folder / "test_it.py").write_text(test, "utf-8")
     (folder / "torch.py").write_text(TORCH, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  gpu\n  cuda_here\n", "utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "gpu_access", "-p", "no:cacheprovider", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "shared_machine",
+        "-p",
+        "no:cacheprovider",
+        *options,
+    ]
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{folder}:{HERE}", "CUDA_VISIBLE_DEVICES": "3"}
     ended = subprocess.run(
         command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False
@@ -66,6 +81,73 @@ def test_a_test_that_opens_a_context_where_it_may_not_is_refused(tmp_path: Path)
     said = outcome(tmp_path, OPENS)
     assert "1 passed, 1 error" in said
     assert "the test process has opened a CUDA context" in said
+
+
+SHORT_AND_ALONE = """
+import os, pathlib, time, pytest
+HERE = pathlib.Path(__file__).parent
+
+def others(): return sorted(path.name for path in HERE.glob("running-*"))
+
+@pytest.mark.parametrize("number", range(40))
+def test_short(number):
+    mine = HERE / f"running-{number}"
+    mine.touch()
+    time.sleep(0.02)
+    mine.unlink()
+    with (HERE / "met").open("a") as file: file.write("alone" if (HERE / "alone").exists() else "")
+
+@pytest.mark.parametrize("number", range(4))
+def test_alone(number, machine_alone):
+    with machine_alone():
+        (HERE / "alone").touch()
+        assert [others() for _ in range(20) if not time.sleep(0.005)] == [[]] * 20
+        (HERE / "alone").unlink()
+"""
+
+
+@pytest.mark.parametrize("jobs", ["0", "3"])
+def test_who_must_be_alone_is_and_the_others_come_to_their_end(tmp_path: Path, jobs: str) -> None:
+    assert "44 passed" in outcome(tmp_path, SHORT_AND_ALONE, "-n", jobs)
+    assert (tmp_path / "met").read_text("ascii") == ""
+
+
+def is_free(lock: Path) -> bool:
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_a_stream_of_short_blocks_does_not_keep_who_must_be_alone_waiting(tmp_path: Path) -> None:
+    waiting = Turns(tmp_path)
+    order: list[str] = []
+
+    def alone() -> None:
+        with waiting.shared(), waiting.alone():
+            order.append("alone")
+
+    def short() -> None:
+        with Turns(tmp_path).shared():
+            order.append("short")
+
+    with Turns(tmp_path).shared():
+        first = threading.Thread(target=alone)
+        first.start()
+        deadline = time.monotonic() + 60.0
+        while is_free(tmp_path / "gate"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        # Nobody new comes in any more, although this block is a shared one.
+        second = threading.Thread(target=short)
+        second.start()
+        second.join(0.2)
+        assert order == []
+    first.join(60.0)
+    second.join(60.0)
+    assert order == ["alone", "short"]
 
 
 @pytest.mark.gpu
