@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "mini_kv"
 # What is touched takes four; five is what nothing may exceed.
 MOST_POSITIONAL = 5
 MOST_LINES = 400
-# One line a code: a table grows with what it lists and is still read in one go.
+# One entry a code, and nothing to read in one go.
 TABLES = {"core/codes.py"}
 # A Triton kernel's parameters are how it is launched; a card's input factory calls make_tensor by the
 # signature that the tutorial shows.
@@ -43,7 +43,7 @@ def crowded(package: Path, most: int = MOST_POSITIONAL) -> set[str]:
 
 def long_files(package: Path) -> dict[str, int]:
     lines = {name: len(text.splitlines()) for name, text in modules(package)}
-    return {name: count for name, count in lines.items() if count > MOST_LINES and name not in TABLES}
+    return {name: count for name, count in lines.items() if count > MOST_LINES}
 
 
 def shared_class_names(package: Path) -> dict[str, list[str]]:
@@ -60,7 +60,7 @@ def test_no_function_takes_more_than_five_positional_parameters() -> None:
 
 
 def test_no_module_has_more_than_400_lines() -> None:
-    assert long_files(PACKAGE) == {}
+    assert long_files(PACKAGE).keys() <= TABLES
 
 
 def test_a_class_name_stands_once() -> None:

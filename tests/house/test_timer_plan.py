@@ -9,7 +9,7 @@ import pytest
 from mini_kv.benchmark.plan import TIMER_FINGERPRINT, TIMER_PLAN
 from timer_fingerprint import OPAQUE, ROOTS, Source, fingerprint, met_opaque, package_source
 
-CUDA, CPU, BATCHES = "worker.cuda_timer", "worker.cpu_timer", "worker.batches"
+CPU, CUDA, BATCHES = "worker.cpu_timer", "worker.cuda_timer", "worker.batches"
 ROTATION, SAMPLES = "worker.rotation", "benchmark.samples"
 CHANGED = (
     "the code that shapes samples on '{device}' is not what it was under the plan '{plan}': if times may "
@@ -85,13 +85,13 @@ def test_another_value_call_or_order_is_seen(
 @pytest.mark.parametrize(
     ("module", "pattern", "replacement"),
     [
-        (BATCHES, r"\bposition\b", "place"),
+        (CUDA, r"\b_samples\b", "_taken"),
         (CUDA, r"\bCHUNK_SAMPLES\b", "CALLS_BEHIND_A_DELAY"),
         (CUDA, r"\b_flush_buffer\b", "_buffer"),
         (CUDA, r"\bself\._cycles_per_us\b", "self._rate"),
         (CUDA, r"\bhost_us\b", "host_time_us"),
-        (CUDA, r"\A", "# Another comment.\n"),
-        (CUDA, r'"""Take the samples,', '"""Other words,'),
+        (CPU, r"\A", "# Another comment.\n"),
+        (CPU, r'"""Take the samples;', '"""Other words;'),
         (CUDA, r"2_000_000", "2 * 10**6"),
         (BATCHES, r"-> list\[object\]", "-> Sequence[object]"),
         ("worker.output_samples", r"could not be read when", "cannot be read when"),

@@ -84,6 +84,12 @@ def test_every_key_is_forgotten_in_its_turn() -> None:
     ]
 
 
+def test_who_is_lenient_hears_of_another_answer_as_of_a_failure() -> None:
+    failed = p.Failed(code="PROTOCOL", message="an unexpected answer")
+    assert Says(p.Done()).make_case("key", CASE, "0" * 16, timeout_s=1.0, lenient=True) == failed
+    assert Says(p.Done()).compare("key", (), (), timeout_s=1.0, lenient=True) == failed
+
+
 @pytest.mark.parametrize(
     ("ask", "code"),
     [

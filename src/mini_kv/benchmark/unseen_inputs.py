@@ -275,5 +275,6 @@ def _make(subject: TimedSubject, case: Case, number: int, claim_us: float) -> _F
 
 def _make_one(subject: TimedSubject, case: Case, name: str, position: int) -> MadeCase | None:
     seed = timed_seed(subject.secret_seeds[case.id], _FIRST_SEED + position)
-    made = subject.oracle.make_case(f"fresh/{case.id}/{name}", case, seed, timeout_s=TIMED_CASE_TIMEOUT_S)
+    key = f"fresh/{case.id}/{name}"
+    made = subject.oracle.make_case(key, case, seed, timeout_s=TIMED_CASE_TIMEOUT_S, lenient=True)
     return made if isinstance(made, MadeCase) else None

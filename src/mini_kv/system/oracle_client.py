@@ -1,7 +1,8 @@
 """Everything the judge asks the oracle, in typed words: a card loaded, cases made, results compared, times.
 
 What the card's own code raises comes back as a ``Failed``, for the caller to say whose fault it is. Anything
-else that the oracle should not say is a fault of the tool and raised.
+else that the oracle should not say is a fault of the tool and raised, unless the caller is ``lenient``: it
+has a word of its own for a case that gave nothing, whatever the reason.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class OracleClient(Conversation):
         timeout_s: float,
         expect_values: bool = True,
         expect_gradients: bool = False,
+        lenient: bool = False,
     ) -> MadeCase | p.Failed:
         """Make the inputs of a case from a seed of 16 hex digits; return what its code raised instead.
 
@@ -100,10 +102,8 @@ class OracleClient(Conversation):
         match answer.reply:
             case p.CaseMade() as made:
                 return MadeCase(reply=made, payloads=answer.payloads)
-            case p.Failed() as failed:
-                return failed
             case other:
-                raise _another(request, other)
+                return _failed(request, other, lenient=lenient)
 
     def compare(
         self,
@@ -112,16 +112,15 @@ class OracleClient(Conversation):
         payloads: Sequence[Payload],
         *,
         timeout_s: float,
+        lenient: bool = False,
     ) -> Numerics | p.Failed:
         """Compare contiguous outputs with what ``key`` must give; ``Failed`` where the bytes do not fit."""
         request = p.Compare(key=key, outputs=outputs)
         match self.ask(request, payloads, timeout_s=timeout_s).reply:
             case p.Compared() as compared:
                 return compared.numerics
-            case p.Failed() as failed:
-                return failed
             case other:
-                raise _another(request, other)
+                return _failed(request, other, lenient=lenient)
 
     def audit(self, key: str) -> p.CaseAudited:
         """Return which null candidates pass the case made under ``key``; raises ``InternalError``."""
@@ -177,7 +176,11 @@ def _said(reply: p.Reply) -> str:
     return reply.message if isinstance(reply, p.Failed) else type(reply).__name__
 
 
-def _another(request: p.Request, reply: p.Reply) -> InternalError:
-    return InternalError(
+def _failed(request: p.Request, reply: p.Reply, *, lenient: bool) -> p.Failed:
+    if isinstance(reply, p.Failed):
+        return reply
+    if lenient:
+        return p.Failed(code=Code.PROTOCOL, message="an unexpected answer")
+    raise InternalError(
         Code.PROTOCOL, f"the oracle answered {type(request).__name__} with {type(reply).__name__}"
     )

@@ -1,4 +1,7 @@
-"""One batch of timed calls, and what both stopwatches need around it: warm-up, memory, a quiet collector."""
+"""One batch of timed calls, and what both stopwatches need around it: warm-up, memory, a quiet collector.
+
+Part of the timer plan: see ``benchmark.plan.TIMER_PLAN`` before changing how calls are warmed up.
+"""
 
 from __future__ import annotations
 
