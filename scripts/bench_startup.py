@@ -114,7 +114,7 @@ def median_ms(command: Sequence[str], folder: Path, repeats: int) -> float:
 
 
 def line(name: str, took_ms: float, budget_ms: float) -> None:
-    """Print one figure beside its budget."""
+    """Print one figure next to its budget."""
     word = "" if took_ms <= budget_ms else "  OVER"
     print(f"{name:<34} {took_ms:8.0f} ms   budget {budget_ms:6.0f} ms{word}")
 

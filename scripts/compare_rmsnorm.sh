@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Set the naive rmsnorm (A) beside the block-reduce one (B): both gated, both timed, archived.
+# Set the naive rmsnorm (A) against the block-reduce one (B): both gated, both timed, archived.
 #
 #   scripts/compare_rmsnorm.sh                       v0_naive against v1_block_reduce
 #   scripts/compare_rmsnorm.sh v1_block_reduce v2_vectorized --json

@@ -50,7 +50,7 @@ EVIDENCE_SCHEMAS: tuple[tuple[str, str], ...] = (
 )
 
 RAW_LOGS = (BUILD_STDOUT_FILE.name, BUILD_STDERR_FILE.name)
-# JSON files in evidence/ that no record describes: name patterns, each with the reason beside it.
+# JSON files in evidence/ that no record describes: name patterns, each with its reason.
 EVIDENCE_WITHOUT_SCHEMA: tuple[str, ...] = (
     "gate_study_*.json",  # raw times and tables of research/gate_study, which is no part of the product
     "honest_runs*.json",  # runs of research/honest_runs, decoded strictly where its tables are filled in
@@ -167,7 +167,7 @@ def file_problems(path: Path, name: str | None) -> list[str]:
 
 
 def archive_problems(attempt: Path) -> list[str]:
-    """Compare the files beside an ``attempt.json`` with the sizes and hashes that it holds.
+    """Compare the files next to an ``attempt.json`` with the sizes and hashes that it holds.
 
     A compiler's raw log may have been left out; one that is there must be the one that was hashed.
     """

@@ -135,7 +135,7 @@ def test_code_that_changed_under_one_version_is_remarked_upon_and_no_other() -> 
         assert rank_attempts([first, harmless]).groups[0].remarks == ()
 
 
-def test_versions_of_a_candidate_stand_beside_each_other() -> None:
+def test_versions_of_a_candidate_stand_next_to_each_other() -> None:
     rows = [row(candidate_version="1.0.0"), row(candidate_version="1.1.0", geomean_speedup=3.0)]
     (group,) = rank_attempts(rows).groups
     assert [one.candidate_version for one in group.rows] == ["1.1.0", "1.0.0"]

@@ -393,7 +393,7 @@ def test_a_reference_that_raises_makes_its_case_invalid_and_no_other(fake_projec
     )
     assert verdict.attempt.exit_code == 0
     numerics = next(axis for axis in verdict.attempt.axes if axis.name == "numerics")
-    assert "1 INVALID case beside them" in str(numerics.message)
+    assert "1 INVALID case next to them" in str(numerics.message)
 
 
 def test_a_case_that_can_be_made_once_the_candidate_is_gone_is_no_fault_of_the_card(
@@ -451,7 +451,7 @@ def test_a_case_that_a_null_candidate_passes_is_invalid_and_gives_no_evidence(
     assert case(verdict, "core_3").proves == "values" and case(verdict, "illegal_odd").proves == "refusal"
     assert verdict.attempt.exit_code == 0
     numerics = next(axis for axis in verdict.attempt.axes if axis.name == "numerics")
-    assert "1 INVALID case beside them" in (numerics.message or "")
+    assert "1 INVALID case next to them" in (numerics.message or "")
 
 
 def test_a_card_whose_every_case_a_null_passes_gives_no_verdict(fake_project: FakeProject) -> None:
@@ -789,14 +789,14 @@ def test_the_packages_own_folder_is_first_on_a_workers_path(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def beside(fake_project: FakeProject, monkeypatch: pytest.MonkeyPatch) -> FakeProject:
+def timed_meanwhile(fake_project: FakeProject, monkeypatch: pytest.MonkeyPatch) -> FakeProject:
     """A project whose times are taken as on a GPU: while the contract worker still imports."""
-    monkeypatch.setattr(pipeline, "times_beside_imports", lambda _: True)
+    monkeypatch.setattr(pipeline, "times_while_importing", lambda _: True)
     return fake_project
 
 
 def test_times_and_contract_checks_take_turns_on_the_device(
-    beside: FakeProject, monkeypatch: pytest.MonkeyPatch
+    timed_meanwhile: FakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, str, float, float]] = []
     request, start = Worker.request, Nursery.start
@@ -814,7 +814,7 @@ def test_times_and_contract_checks_take_turns_on_the_device(
 
     monkeypatch.setattr(Nursery, "start", named)
     monkeypatch.setattr(Worker, "request", logged)
-    verdict = beside.verify()
+    verdict = timed_meanwhile.verify()
     assert verdict.attempt.accepted and verdict.attempt.complete
     timing = [one for one in asked if one[1] in {"MeasureTimer", "TimeBatch", "RunRepeats", "DropTiming"}]
     first, last = min(one[2] for one in timing), max(one[3] for one in timing)
@@ -825,24 +825,28 @@ def test_times_and_contract_checks_take_turns_on_the_device(
     assert elapsed["correctness"] + elapsed["benchmark"] <= verdict.attempt.elapsed_s
 
 
-def test_a_contract_that_is_broken_after_the_times_were_taken_ends_with_4(beside: FakeProject) -> None:
+def test_a_contract_that_is_broken_after_the_times_were_taken_ends_with_4(
+    timed_meanwhile: FakeProject,
+) -> None:
     fault = "if request.check == 'opcheck': reply.results['opcheck.test_schema'] = 'no'"
-    verdict = beside.verify({"candidate/check_contract": f"time.sleep(0.5)\n{fault}"})
+    verdict = timed_meanwhile.verify({"candidate/check_contract": f"time.sleep(0.5)\n{fault}"})
     assert (verdict.attempt.exit_code, verdict.attempt.accepted) == (ExitCode.CORRECTNESS, False)
     assert axis(verdict, "contract")[0] is Status.FAIL
     with pytest.raises(ConfigurationError):
-        promote_baseline(verdict.folder, beside.root / "b.json", now=datetime(2026, 1, 1, tzinfo=UTC))
+        promote_baseline(
+            verdict.folder, timed_meanwhile.root / "b.json", now=datetime(2026, 1, 1, tzinfo=UTC)
+        )
 
 
-def test_a_candidate_with_a_wrong_case_is_not_timed_beside_anything(beside: FakeProject) -> None:
-    verdict = beside.verify({"candidate/run_case/core_4": WRONG})
+def test_a_candidate_with_a_wrong_case_is_not_timed_meanwhile(timed_meanwhile: FakeProject) -> None:
+    verdict = timed_meanwhile.verify({"candidate/run_case/core_4": WRONG})
     assert verdict.attempt.exit_code == ExitCode.CORRECTNESS
     assert verdict.benchmark is None
 
 
-def test_ctrl_c_while_times_are_taken_early_keeps_the_cases(beside: FakeProject) -> None:
-    press_ctrl_c_when(beside, lambda event: event.stage == "benchmark")
-    verdict = beside.verify({"candidate/time_batch": "time.sleep(60)"}, timeout_s=60.0)
+def test_ctrl_c_while_times_are_taken_early_keeps_the_cases(timed_meanwhile: FakeProject) -> None:
+    press_ctrl_c_when(timed_meanwhile, lambda event: event.stage == "benchmark")
+    verdict = timed_meanwhile.verify({"candidate/time_batch": "time.sleep(60)"}, timeout_s=60.0)
     attempt = assert_archived(verdict)
     assert (attempt.exit_code, attempt.complete) == (130, False)
     assert verdict.correctness is not None and verdict.correctness.status is Status.UNVERIFIED

@@ -24,7 +24,7 @@ def outcome(exit_code: int, status: str, code: str | None) -> zoo.Outcome:
     return zoo.Outcome(
         exit_code=exit_code,
         attempt={"accepted": exit_code == 0, "axes": [axis]},
-        codes=frozenset({code} - {None}),
+        codes=frozenset() if code is None else frozenset({code}),
         text="",
         elapsed_s=1.0,
     )

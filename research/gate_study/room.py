@@ -11,7 +11,7 @@ from research.gate_study.records import Kernel
 ROOM_BYTES = 100 << 30
 # A CUDA context with torch's kernels, and the buffer that is overwritten before each sample.
 CONTEXT_BYTES = 768 << 20
-# Beside those that are kept: the warm-up's last output and a call's own, and two of a captured graph.
+# As well as those that are kept: the warm-up's last output and a call's own, and two of a captured graph.
 MORE_OUTPUTS = 4
 
 

@@ -48,7 +48,7 @@ CARD_KEYS: Mapping[str, str] = types.MappingProxyType(
         "device": "`cuda`, `cpu`, or `auto`: CUDA where GPU, CUDA build of torch and nvcc are found",
         "cases": "the input classes; see below",
         "tolerances": "for each dtype of a legal case `{rtol, atol}`",
-        "contract": "what the candidate must keep beside the numbers; see below",
+        "contract": "what the candidate must keep apart from the numbers; see below",
         "benchmark": "what is timed and how often; see below",
     }
 )
@@ -60,7 +60,7 @@ MANIFEST_KEYS: Mapping[str, str] = types.MappingProxyType(
         "version": "semantic version of the candidate",
         "dispatcher": "`namespace::name` that the library registers; the namespace must be its own",
         "schema": "the operator's signature; it must be what the library registers",
-        "sources": "files of this folder to compile (.cpp, .cc, .cxx, .cu) or to copy beside (.h, .cuh, ...)",
+        "sources": "files of this folder to compile (.cpp, .cc, .cxx, .cu) or to copy along (.h, .cuh, ...)",
         "cxx_flags": "extra flags for C++ units, out of the allow-list",
         "cuda_flags": "extra flags for CUDA units, out of the allow-list",
         "backends": "`cpu`, `cuda`, `meta`: dispatch keys that must be registered",

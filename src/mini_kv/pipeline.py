@@ -43,7 +43,7 @@ from mini_kv.run.regression_gate import (
     GateRequest,
     gate,
     time_crew,
-    times_beside_imports,
+    times_while_importing,
     warn_of_incomparable,
 )
 from mini_kv.system.processes import adopt_orphans
@@ -208,7 +208,7 @@ def _check(run: _Run, crew: Crew, build: Build, ready: p.Ready) -> None:
         run.evidence.correctness = so_far
 
     def time_meanwhile(so_far: Correctness) -> None:
-        if not run.request.skip_benchmark and times_beside_imports(run.inputs.device):
+        if not run.request.skip_benchmark and times_while_importing(run.inputs.device):
             keep(so_far)
             with turn:
                 _take_times(run, crew)

@@ -222,14 +222,14 @@ def test_a_candidate_that_waits_was_not_stopped_while_the_other_was_timed(crew: 
 
 
 def test_the_timer_was_measured_next_to_a_running_candidate(crew: Crew) -> None:
-    measure_timer(crew.timed(beside=(crew.seat("other"),)))
+    measure_timer(crew.timed(waiting=(crew.seat("other"),)))
     assert stopped_at(crew, p.MeasureTimer, "oracle") == {frozenset({"candidate", "other"})}
 
 
 def test_nobody_is_stopped_on_a_gpu(crew: Crew) -> None:
     """A stopped process keeps what it has on the device, and the event pair sees the device alone."""
-    subject = crew.timed(device="cuda", beside=(crew.seat("other"),))
-    with held(subject, (subject.seat, *subject.beside)):
+    subject = crew.timed(device="cuda", waiting=(crew.seat("other"),))
+    with held(subject, (subject.seat, *subject.waiting)):
         assert crew.stopped == []
     repeats(crew, device="cuda")
     assert stopped_at(crew, p.TimeBatch, "oracle") == {frozenset()}
@@ -525,7 +525,7 @@ def test_the_tick_is_the_least_that_a_batch_saw(
 def test_each_of_two_sides_waits_while_the_other_is_timed(crew: Crew) -> None:
     sides = crew.sides()
     a, b = (one.seat for one in sides.values())
-    assert {name: (one.seat, one.beside) for name, one in apart(sides).items()} == {
+    assert {name: (one.seat, one.waiting) for name, one in apart(sides).items()} == {
         "a": (a, (b,)),
         "b": (b, (a,)),
     }

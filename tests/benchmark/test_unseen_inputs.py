@@ -108,7 +108,7 @@ def test_far_memory_is_allowed_for_and_its_copies_are_timed_alone(crew: Crew) ->
     slow = p.CopiesTimed(fresh_us=702.0, rotating_us=2.0)
     crew.on("oracle", p.TimeCopies, lambda *_: said(slow))
     unseen_take(crew, 900.0)
-    assert told(tried(crew, beside=(crew.seat("other"),))) == ([], [])
+    assert told(tried(crew, waiting=(crew.seat("other"),))) == ([], [])
     copies = crew.asked(p.TimeCopies)
     assert {one.stopped for one in copies} == {frozenset({"candidate", "other"})}
     assert {one.stopped for one in crew.asked(p.TimeUnseen)} == {frozenset()}

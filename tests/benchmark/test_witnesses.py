@@ -202,7 +202,7 @@ def test_an_honest_call_that_was_stretched_after_its_samples_is_not_accused() ->
         ([90.0, None], [10.0], Bound(outside_us=90.0)),
     ],
 )
-def test_a_contradiction_is_looked_at_again_beside_the_claim_itself(
+def test_a_contradiction_is_looked_at_again_next_to_the_claim_itself(
     monkeypatch: pytest.MonkeyPatch, outside: list[float | None], again: list[float], expected: Bound
 ) -> None:
     slopes, batches = iter(outside), iter(again)
@@ -251,7 +251,7 @@ class Clock:
 
 
 def test_a_busy_host_accuses_no_honest_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 25 processes importing torch beside it, the median of five rounds accused one run in nine."""
+    """With 25 processes importing torch next to it, the median of five rounds accused one run in nine."""
     clock = Clock(monkeypatch, stretched={1, 3, 4, 5, 7, 9, 11, 12, 13, 15, 17, 18, 19, 21})
     assert clock.slope_us(10.0) == pytest.approx(10.0)
     assert 10 < clock.asked < 2 * witnesses.MAX_SLOPE_ROUNDS

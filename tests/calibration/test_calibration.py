@@ -132,7 +132,7 @@ def test_wide_kernels_that_were_not_measured_have_not_passed() -> None:
     assert len(failed_wide([one for one in wide() if one.work == "spin"])) == 2
 
 
-def test_the_text_shows_wide_kernels_beside_their_stamps() -> None:
+def test_the_text_shows_wide_kernels_next_to_their_stamps() -> None:
     text = as_text(msgspec.structs.replace(record("cuda", True), wide=tuple(wide())))
     assert "16384 copy      15.800    16.400      27.000    27.600" in text
 

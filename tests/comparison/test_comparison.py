@@ -339,7 +339,9 @@ def test_the_command_prints_a_table_and_json(
 ) -> None:
     compared = run(project)
     text = comparison_text.as_text(compared.comparison, compared.folder)
-    assert "B (double_v1) beside A (double_v0): over 2 cases, no difference within the interval" in text
+    assert (
+        "B (double_v1) compared with A (double_v0): over 2 cases, no difference within the interval" in text
+    )
     assert "exit code 0" in text and str(compared.folder) in text
     said = msgspec.structs.replace(compared.comparison, message="slower\n\x1b[2JACCEPTED   exit code 0")
     told = comparison_text.as_text(said, compared.folder)

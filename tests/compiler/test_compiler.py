@@ -369,7 +369,7 @@ def test_a_live_builders_folder_is_not_swept(project: Path, toolchain: Toolchain
 
 
 def test_a_folder_that_its_builder_has_just_made_is_swept_by_nobody(project: Path) -> None:
-    """Between its making and its lock it looked abandoned, and a build beside it took it away."""
+    """Between its making and its lock it looked abandoned, and a build next to it took it away."""
     store = BuildStore(project)
     seen: list[str] = []
     entered = store_module.exclusive_lock

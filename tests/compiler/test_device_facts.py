@@ -180,7 +180,7 @@ def test_a_record_of_before_device_code_is_still_read() -> None:
     assert from_json(json.dumps(document).encode(), Build).device_code is None
 
 
-def test_a_tool_is_found_beside_nvcc_on_path_or_in_a_wheel(tmp_path: Path) -> None:
+def test_a_tool_is_found_next_to_nvcc_on_path_or_in_a_wheel(tmp_path: Path) -> None:
     wheel = tmp_path / "triton/backends/nvidia/bin"
     wheel.mkdir(parents=True)
     in_wheel = fake_tool(wheel, "exit 0")

@@ -92,7 +92,7 @@ def test_invalid_cases_prove_nothing_and_are_counted() -> None:
     assert axis("numerics", found=correctness(invalid)).code == "NO_EVIDENCE"
     mixed = axis("numerics", found=correctness(case(), invalid))
     assert mixed.status is Status.PASS
-    assert "1 INVALID case beside them" in str(mixed.message)
+    assert "1 INVALID case next to them" in str(mixed.message)
 
 
 def test_no_cases_at_all_are_no_pass() -> None:

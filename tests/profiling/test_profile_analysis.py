@@ -347,7 +347,7 @@ def compared(document: object) -> None:
     compare_profiles((before, "a" * 64), (after, "b" * 64), (json.dumps(document).encode(), "c" * 64))
 
 
-def test_benchmark_times_stand_beside_profiles_that_agree() -> None:
+def test_benchmark_times_stand_next_to_profiles_that_agree() -> None:
     before, after = pair()
     raw = json.dumps(timed_document(before, after)).encode()
     timed = compare_profiles((before, "a" * 64), (after, "b" * 64), (raw, "c" * 64)).timed

@@ -295,7 +295,7 @@ RATIO = st.floats(0.2, 5.0)
 
 
 @given(RATIO, RATIO, st.floats(0.9, 1.1), st.floats(0.5, 3.0))
-def test_failing_takes_two_slow_batches_beside_a_still_reference(
+def test_failing_takes_two_slow_batches_with_a_still_reference(
     first: float, second: float, reference: float, tail: float
 ) -> None:
     got = gate(timed(first, reference=reference, tail=tail), timed(second, tail=tail))

@@ -1,4 +1,4 @@
-"""The gate at work over fake workers: pairs of processes beside the record, and what is archived of them."""
+"""The gate at work over fake workers: pairs of processes next to the record, and what is archived of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def slower_by(factor: float) -> dict[str, str]:
     }
 
 
-def test_a_slowdown_beside_the_baselines_own_code_ends_with_6(fake_project: FakeProject) -> None:
+def test_a_slowdown_against_the_baselines_own_code_ends_with_6(fake_project: FakeProject) -> None:
     baseline = baseline_of(fake_project)
     verdict = fake_project.verify(slower_by(1.2), baseline=baseline, pairs=3)
     attempt = assert_archived(verdict)
@@ -55,7 +55,7 @@ def test_a_slowdown_beside_the_baselines_own_code_ends_with_6(fake_project: Fake
     assert (pairs.label_a, pairs.label_b, pairs.pairs, pairs.losses) == ("baseline", "candidate", 3, ())
 
 
-def test_a_small_slowdown_beside_the_baselines_own_code_is_slower_and_accepted(
+def test_a_small_slowdown_against_the_baselines_own_code_is_slower_and_accepted(
     fake_project: FakeProject,
 ) -> None:
     baseline = baseline_of(fake_project)
@@ -74,7 +74,7 @@ def test_a_machine_that_became_slower_is_no_fault_of_the_candidate(fake_project:
     assert {case.code for case in verdict.regression.cases} == {"P50_SLOWER_ONCE"}
 
 
-def test_a_candidate_that_dies_beside_the_baseline_is_no_pass_without_a_word(
+def test_a_candidate_that_dies_next_to_the_baseline_is_no_pass_without_a_word(
     fake_project: FakeProject,
 ) -> None:
     baseline = baseline_of(fake_project)
@@ -96,7 +96,7 @@ def test_a_candidate_that_dies_beside_the_baseline_is_no_pass_without_a_word(
     ],
     ids=["output", "input"],
 )
-def test_what_is_wrong_beside_the_baseline_only_ends_with_4(
+def test_what_is_wrong_next_to_the_baseline_only_ends_with_4(
     fake_project: FakeProject, place: str, code: str
 ) -> None:
     """A candidate that cheats only in a fresh process was a pair without a time, and accepted."""

@@ -166,7 +166,7 @@ def test_a_process_has_the_kernels_name_and_none_once_it_is_gone() -> None:
 
 
 def test_a_stopped_tree_uses_no_time_and_goes_on_afterwards() -> None:
-    """A candidate's threads and children could take the cores from whoever was timed beside it."""
+    """A candidate's threads and children could take the cores from whoever was timed next to it."""
     spin = "import os; os.fork(); print('ready', flush=True)\nwhile True: pass"
     process = subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Guard zones: stray writes and reads beside the inputs are found; honest calls are left alone."""
+"""Guard zones: stray writes and reads next to the inputs are found; honest calls are left alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_honest_call_passes_at_any_offset() -> None:
 
 
 @pytest.mark.parametrize(("mode", "where"), [(1, "at byte 404; it has 396"), (2, "4 bytes before its start")])
-def test_a_write_beside_an_input_is_found_and_placed(mode: int, where: str) -> None:
+def test_a_write_next_to_an_input_is_found_and_placed(mode: int, where: str) -> None:
     result = run(probe_case("stray", mode))["stray"]
     assert (result.status, result.code) == (Status.FAIL, "OUT_OF_BOUNDS_WRITE")
     assert codes(result) == {"OUT_OF_BOUNDS_WRITE"}
@@ -224,11 +224,11 @@ def test_guarded_arguments_on_each_device(device: str) -> None:
     assert grade_guards(payloads, made.zones(1), 0x5A, 0)[0].code == "OUT_OF_BOUNDS_WRITE"
 
 
-def test_a_block_beside_the_outputs_that_was_written_to_counts() -> None:
-    beside = poison(400, 0x5A, torch.device("cpu"))
-    assert beside.stray_writes() == 0
-    beside.blocks[1][399] = 0
-    assert beside.stray_writes() == 1
+def test_a_block_next_to_the_outputs_that_was_written_to_counts() -> None:
+    neighbours = poison(400, 0x5A, torch.device("cpu"))
+    assert neighbours.stray_writes() == 0
+    neighbours.blocks[1][399] = 0
+    assert neighbours.stray_writes() == 1
     assert grade_guards((), (), 0x5A, 1)[0].code == "OUT_OF_BOUNDS_WRITE"
 
 

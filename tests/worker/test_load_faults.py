@@ -43,14 +43,14 @@ PLACES = {
         "registration.py:3: ",
         ": ",
     ),
-    "in a file beside it": (
+    "in a file next to it": (
         RUN_HELPER,
         "def f():\n    1 / 0\n\nf()\n",
         "sub/helper.py:2: ",
         "ZeroDivisionError",
     ),
     "in what cannot be parsed": ("x = 1\ndef broken(:\n", "", "registration.py:2: ", "SyntaxError"),
-    "in a file beside it that cannot be parsed": (
+    "in a file next to it that cannot be parsed": (
         RUN_HELPER,
         "\n  x = 1\n",
         "sub/helper.py:2: ",

@@ -1,4 +1,4 @@
-"""A call leaves its inputs, its results and autograd as they were, beside the bytes that it was given."""
+"""A call leaves its inputs, its results and autograd as they were, apart from the bytes that it was given."""
 
 from __future__ import annotations
 

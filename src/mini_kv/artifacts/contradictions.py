@@ -1,4 +1,4 @@
-"""What ``attempt.json`` says against what the records beside it say: an edit of one of them alone shows."""
+"""What ``attempt.json`` says against what the records next to it say: an edit of one of them alone shows."""
 
 from __future__ import annotations
 

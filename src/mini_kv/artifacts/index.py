@@ -50,7 +50,7 @@ EARLIER_LAYOUTS = frozenset({1})
 # A run that ends now waits for the lock for so long at most before its attempt stands in the index.
 SETTLED_S = 2 * INDEX_LOCK_TIMEOUT_S
 _SHOWN = 4
-# What SQLite keeps beside a database.
+# What SQLite keeps next to a database.
 _COMPANIONS = ("-wal", "-shm", "-journal")
 HEAL = "run 'mini-kv rebuild-index' to make it again from the folders"
 

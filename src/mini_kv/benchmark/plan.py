@@ -83,7 +83,7 @@ def benchmark_record(
 
 def measure_timer(subject: TimedSubject) -> p.TimerMeasured:
     """Have the oracle measure the timer itself; raises ``InternalError``."""
-    with held(subject, (subject.seat, *subject.beside)):
+    with held(subject, (subject.seat, *subject.waiting)):
         return subject.oracle.measure_timer(subject.card.benchmark.cache, timeout_s=TIMER_TIMEOUT_S)
 
 

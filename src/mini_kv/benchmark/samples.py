@@ -46,11 +46,11 @@ FALLBACK_TICK_US = {"cuda": 0.032, "cpu": 0.001}
 
 @dataclass(frozen=True, kw_only=True)
 class TimedSubject(StageSubject):
-    """Everything a timed case needs. ``beside`` are seats of candidates that wait while this one is timed."""
+    """Everything a timed case needs. ``waiting``: seats of candidates that wait meanwhile."""
 
     gpu: GpuFacts | None
     chooser: random.Random
-    beside: tuple[CandidateSeat, ...] = ()
+    waiting: tuple[CandidateSeat, ...] = ()
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def blamed_on(name: PairName) -> Iterator[None]:
 def apart(sides: Mapping[PairName, TimedSubject]) -> dict[PairName, TimedSubject]:
     """Return both sides, each with the other's candidate to wait while it is timed."""
     return {
-        name: replace(subject, beside=tuple(other.seat for other in sides.values() if other is not subject))
+        name: replace(subject, waiting=tuple(other.seat for other in sides.values() if other is not subject))
         for name, subject in sides.items()
     }
 
@@ -260,7 +260,7 @@ def take_batch(
     timeout_s = BATCH_TIMEOUT_FACTOR * subject.timeout_s
     if side == CANDIDATE:
         return time_candidate(subject, request, timeout_s)
-    with held(subject, (subject.seat, *subject.beside)):
+    with held(subject, (subject.seat, *subject.waiting)):
         return subject.oracle.time_reference(request, timeout_s=timeout_s)
 
 
@@ -285,7 +285,7 @@ def batch_request(
 
 def time_candidate(subject: TimedSubject, request: p.TimeBatch, timeout_s: float) -> p.Timed:
     """Have the candidate's worker take a batch and hold its answer to it; raises :class:`CaseLost`."""
-    with held(subject, subject.beside):
+    with held(subject, subject.waiting):
         outcome = subject.seat.ask(request, timeout_s=timeout_s, max_reply_bytes=0)
     timed = expect_reply(outcome, p.Timed)
     fault = transcript_fault(timed, request.iterations, request.calls_per_sample)

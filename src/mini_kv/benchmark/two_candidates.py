@@ -1,4 +1,4 @@
-"""Two candidates under one plan: equal inputs, alternating order, the reference beside them.
+"""Two candidates under one plan: equal inputs, alternating order, the reference next to them.
 
 In every repeat each candidate takes one batch and then the reference, as a thermometer; which candidate
 begins flips from repeat to repeat. Every side gives the plan's samples and a benchmark record of its own.
@@ -80,7 +80,7 @@ def run_two_sides(
         records: dict[PairName, list[BenchmarkCase]] = {"a": [], "b": []}
         for timed in taken:
             for name, subject in sides.items():
-                with held(subject, subject.beside):
+                with held(subject, subject.waiting):
                     record = judge_case(subject, timed[name], timer)
                 records[name].append(watch.judge(record))
             for name, subject in sides.items():

@@ -66,7 +66,7 @@ class FreshTry:
         return min(self.fresh_us) <= self._limit_us(claim_us)
 
     def suspects(self, claim_us: float) -> bool:
-        """Say whether it is more than even the lesser of the batches beside it bears. NaN is a fault."""
+        """Say whether it is more than even the lesser of the batches next to it bears. NaN is a fault."""
         return not min(self.fresh_us) <= self.limit_us(claim_us)
 
     def limit_us(self, claim_us: float) -> float:
@@ -155,7 +155,7 @@ def _try(
 def _far_us(subject: TimedSubject, fresh: _Fresh) -> float:
     """Return by how much longer moving a call's bytes takes on the fresh sets than on rotating ones."""
     longer: list[float] = []
-    with held(subject, (subject.seat, *subject.beside)):
+    with held(subject, (subject.seat, *subject.waiting)):
         for start in range(0, len(fresh.sets.keys), fresh.calls):
             keys = fresh.sets.keys[start : start + fresh.calls]
             copies = subject.oracle.time_copies(fresh.timed_as, keys, timeout_s=TIMED_CASE_TIMEOUT_S)
@@ -213,7 +213,7 @@ def judge_fresh(tries: Sequence[FreshTry], claim_us: float) -> tuple[Finding, ..
         Finding(
             code=Code.REPEATED_INPUTS_FASTER,
             message=f"a call on inputs never seen before takes {min(best.fresh_us):.2f} us at best; "
-            f"{claim_us:.2f} us where inputs return, {min(best.before_us, best.after_us):.2f} us beside it "
+            f"{claim_us:.2f} us where inputs return, {min(best.before_us, best.after_us):.2f} us next to it "
             f"(at most {best.limit_us(claim_us):.2f} us would be cold caches): results are remembered",
             evidence=tuple(
                 f"fresh {', '.join(f'{value:.2f}' for value in one.fresh_us)} us; "

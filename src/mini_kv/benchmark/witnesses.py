@@ -67,8 +67,8 @@ def attach_witnesses(subject: TimedSubject) -> None:
         return
     case_id = subject.card.benchmark.case_ids[0]
     request = p.WitnessKernels(case_id=case_id, calls=1, cache="hot")
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        reference = beside.submit(subject.oracle.ask, request, timeout_s=WITNESS_TIMEOUT_S)
+    with ThreadPoolExecutor(max_workers=1) as other_thread:
+        reference = other_thread.submit(subject.oracle.ask, request, timeout_s=WITNESS_TIMEOUT_S)
         # What either answers here is not kept: the real traces follow, one process at a time.
         subject.seat.ask(request, timeout_s=WITNESS_TIMEOUT_S)
         reference.result()
@@ -213,7 +213,7 @@ def _done(subject: TimedSubject, request: p.PrepareRepeats) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """What the outside clock said at last, and ``around_us``: the claim as measured beside that, net.
+    """What the outside clock said at last, and ``around_us``: the claim as measured next to that, net.
 
     ``None`` where that clock agrees with the claim itself. ``wrong`` is what was wrong with results of the
     calls that it timed.
@@ -294,7 +294,7 @@ def judge_claim(
 
     ``bounded``: the outside clock does not exceed the claim beyond noise. ``verified``: bounded, and
     outputs of timed calls were checked and right. ``unverified``: no outside time could be had, or only one
-    that agrees with ``around_us``, the claim as measured again beside it.
+    that agrees with ``around_us``, the claim as measured again next to it.
     """
     claim_us = series.net_p50_us
     if outside_us is None:

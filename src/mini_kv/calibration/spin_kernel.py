@@ -48,7 +48,7 @@ class Spun:
 
     @property
     def floors_us(self) -> list[float]:
-        """The empty pair's time beside every batch."""
+        """The empty pair's time next to every batch."""
         return [batch.floor_us for batch in self.timed]
 
     def side(self, empty_kernel_us: float, floors_us: Sequence[float] | None = None) -> PairSide:
@@ -203,7 +203,7 @@ class Spinner:
         return self._in_turn(cases, iterations, batches, stamped)
 
     def witness_wide(self, kernel: WideKernel) -> WideWitness:
-        """Return CUPTI's time of a kernel of many blocks beside the stamps of the very calls it watched."""
+        """Return CUPTI's time of a kernel of many blocks next to the stamps of the very calls it watched."""
         case = self.prepare(kernel.amount, blocks=kernel.blocks)
         witness = self._witness(case)
         self._drop(case)

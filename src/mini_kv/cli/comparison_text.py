@@ -42,7 +42,7 @@ def as_text(comparison: Comparison, folder: Path) -> str:
 
 def _title(comparison: Comparison) -> str:
     a, b = comparison.a.candidate_id, comparison.b.candidate_id
-    return f"B ({b}) beside A ({a})"
+    return f"B ({b}) compared with A ({a})"
 
 
 def _side_lines(side: ComparedSide) -> list[str]:

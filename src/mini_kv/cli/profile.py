@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"seconds the capture may take (default: {CAPTURE_TIMEOUT_S:g})",
     )
     parser.add_argument(
-        "--ncu", metavar="FILE", help="the profiler (default: beside nvcc, on PATH, or its usual folder)"
+        "--ncu", metavar="FILE", help="the profiler (default: next to nvcc, on PATH, or its usual folder)"
     )
     parser.add_argument("--json", action="store_true", help="print profile.json")
 

@@ -107,7 +107,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.require_comparable and arguments.baseline is None:
         raise ConfigurationError(Code.USAGE, "--require-comparable needs a --baseline to compare with")
     if arguments.pairs is not None and arguments.baseline is None:
-        raise ConfigurationError(Code.USAGE, "--pairs needs a --baseline to run beside")
+        raise ConfigurationError(Code.USAGE, "--pairs needs a --baseline to run against")
     for option, path in (("--junit", arguments.junit), ("--markdown", arguments.markdown)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ConfigurationError(

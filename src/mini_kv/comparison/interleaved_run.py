@@ -98,7 +98,7 @@ def _run_stages(request: CompareRequest, evidence: ComparisonEvidence, progress:
     guard_memory()
     a, b = evidence.sides
     with start_crew(a.inputs) as crew_a:
-        crew_b = crew_a.beside(b.inputs)
+        crew_b = crew_a.for_another(b.inputs)
         crews = ((a, crew_a), (b, crew_b))
         with evidence.stage("build"):
             for side in evidence.sides:
@@ -113,7 +113,7 @@ def _run_stages(request: CompareRequest, evidence: ComparisonEvidence, progress:
         with evidence.stage("benchmark"):
             _time(evidence, {"a": crew_a, "b": crew_b}, request, progress)
         for crew in (crew_a, crew_b):
-            crew.candidate.close()  # nothing of this pair is to run, or to hold memory, beside the next
+            crew.candidate.close()  # nothing of this pair is to run, or to hold memory, during the next
         with evidence.stage("pairs"):
             _pair(evidence, crew_a, request, progress)
 

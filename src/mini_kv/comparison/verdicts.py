@@ -14,7 +14,7 @@ from mini_kv.core.rules.statistics import mean
 from mini_kv.regression import paired_slowdown
 
 CONFIDENCE = 0.95
-# As in the gate, `Policy.max_reference_shift`: a machine that moved more is named beside the ratio.
+# As in the gate, `Policy.max_reference_shift`: a machine that moved more is named next to the ratio.
 MAX_REFERENCE_SPREAD = 0.02
 _MAX_LOG_RATIO = 700.0
 
@@ -43,7 +43,7 @@ def _exp(value: float) -> float:
 
 
 def word_of(ratio: RatioEstimate | None) -> ComparedWord:
-    """Return what B is beside A; an interval that holds 1 shows no difference."""
+    """Return what B is compared with A; an interval that holds 1 shows no difference."""
     if ratio is None:
         return "undecided"
     if ratio.lower > 1.0:

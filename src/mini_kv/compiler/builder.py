@@ -81,7 +81,7 @@ def build(
 def _build_in(store: BuildStore, job: _Job) -> Build:
     key = job.plan.key
     with store.lock(key, job.request.timeout_s):
-        # A process that waited finds the other's build here. One that waited in vain builds beside it:
+        # A process that waited finds the other's build here. One that waited in vain builds a second one:
         # both work in folders of their own, and the first to publish wins.
         found = store.find(key)
         if found is not None:

@@ -365,7 +365,7 @@ def _link(library: str, units: tuple[Unit, ...], request: BuildRequest, parts: _
             libraries.append(parts.cuda.runtime_library)
     if parts.cxx.cxx_runtime is not None:
         # Named before the compiler's own choice: one that links libstdc++ statically would give the
-        # library a second copy beside torch's, and an exception thrown in one crashes in the other.
+        # library a second copy next to torch's, and an exception thrown in one crashes in the other.
         libraries.insert(0, parts.cxx.cxx_runtime)
     return (
         parts.cxx.path,

@@ -38,7 +38,7 @@ def read_candidate(folder: Path) -> Snapshot:
     """Read a candidate folder. Raises :class:`ConfigurationError` for what cannot be a candidate.
 
     Links to files are followed as long as they stay inside the candidate's folder: what they lead to is
-    copied beside the sources, where the compiler can read it. Linked folders, pipes and devices are
+    copied next to the sources, where the compiler can read it. Linked folders, pipes and devices are
     refused rather than silently left out.
     """
     if not folder.is_dir():

@@ -30,8 +30,8 @@ def is_stable(source: str, files: Mapping[str, bytes]) -> bool:
         for bracket, header in _INCLUDE.findall(files[name].decode("utf-8", "replace")):
             if _UNSTABLE_HEADER.match(header):
                 return False
-            beside = os.path.normpath(os.path.join(os.path.dirname(name), header))
-            if bracket == '"' and beside in files and beside not in seen:
-                seen.add(beside)
-                waiting.append(beside)
+            neighbour = os.path.normpath(os.path.join(os.path.dirname(name), header))
+            if bracket == '"' and neighbour in files and neighbour not in seen:
+                seen.add(neighbour)
+                waiting.append(neighbour)
     return True

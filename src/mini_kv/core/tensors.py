@@ -49,7 +49,7 @@ Argument = TensorSpec | ScalarArg | AbsentArg
 class OutputSpec(Record, frozen=True, kw_only=True):
     """What a call returned, as the candidate's process tells it; the judge checks it against the plan.
 
-    ``held`` says that something beside the caller holds the result's memory.
+    ``held`` says that something other than the caller holds the result's memory.
     """
 
     shape: tuple[NonNegative, ...]

@@ -100,7 +100,7 @@ def grade_guards(
     findings = [
         Finding(
             code=Code.OUT_OF_BOUNDS_WRITE,
-            message=f"the call wrote beside the storage of {places.storage(position)}: "
+            message=f"the call wrote outside the storage of {places.storage(position)}: "
             f"{_place(_first_difference(filled, zone), len(memoryview(storage).cast('B')))}",
         )
         for position, (storage, zone) in enumerate(zip(sent, zones, strict=True))
@@ -111,7 +111,7 @@ def grade_guards(
             Finding(
                 code=Code.OUT_OF_BOUNDS_WRITE,
                 message=f"the call wrote to {stray_writes} blocks of memory that it was not given; they lay "
-                "beside the memory of its outputs",
+                "next to the memory of its outputs",
             )
         )
     return tuple(findings)

@@ -18,18 +18,19 @@ from mini_kv.system.seats import CandidateSeat
 
 
 def confirm_invalid(
-    subject: Subject, beside: CandidateSeat | None, cases: Sequence[CaseResult]
+    subject: Subject, contract_seat: CandidateSeat | None, cases: Sequence[CaseResult]
 ) -> tuple[CaseResult, ...]:
     """Have the oracle make such cases again once the candidate's processes are gone.
 
     A candidate that holds a machine's memory could turn the cases that it fails into INVALID ones, which are
-    counted against nobody. ``beside`` is the contract worker, where there is one: it has nothing more to do.
+    counted against nobody. ``contract_seat`` is the contract worker's, where there is one; its work is
+    done.
     Raises ``InternalError`` when the oracle is lost.
     """
     if not any(case.code == Code.CASE_NOT_MAKEABLE for case in cases):
         return tuple(cases)
-    if beside is not None:
-        beside.close()
+    if contract_seat is not None:
+        contract_seat.close()
     subject.seat.retire()
     return tuple(_confirmed(subject, case) if case.code == Code.CASE_NOT_MAKEABLE else case for case in cases)
 

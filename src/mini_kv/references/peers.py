@@ -1,4 +1,4 @@
-"""Peers: other implementations of the operators, to be timed beside a candidate as its reference.
+"""Peers: other implementations of the operators, to be timed against a candidate as its reference.
 
 A card whose reference is a peer says how a candidate stands against what a user of PyTorch would have
 written instead of it. What is right does not follow the peer: its FP64 run, which the judge takes for the

@@ -47,7 +47,7 @@ def make_inputs(
     other_shape = inputs.shape_param(params, "other_shape", shape)
     other_dtype = inputs.dtype_param(params, "other_dtype", str(dtype).removeprefix("torch."))
     other_layout = inputs.text_param(params, "other_layout", layout, inputs.LAYOUTS)
-    # Beside zeroed rows stand ordinary ones: 0 + b is b, and b alone must not pass for the sum.
+    # Next to zeroed rows stand ordinary ones: 0 + b is b, and b alone must not pass for the sum.
     other_values = "normal" if values == "zeros" else values
     a = inputs.make_tensor(shape, dtype, values, layout, generator, device)
     b = inputs.make_tensor(

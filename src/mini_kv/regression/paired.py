@@ -222,7 +222,7 @@ def _with_pairs(case: CaseComparison, test: _Test, adjusted: float, policy: Poli
     )
     if case.code == Code.REFERENCE_MOVED:
         message = (
-            f"{case.message} Beside the baseline's own code, which the gate does not judge by: {figures}."
+            f"{case.message} Against the baseline's own code, which the gate does not judge by: {figures}."
         )
         return msgspec.structs.replace(case, message=message)
     if not (passed or case.code == Code.NEEDS_CONFIRMATION):
@@ -240,13 +240,13 @@ def _judge(
     batches_over += case.code == Code.NEEDS_CONFIRMATION
     confirmed = not paired.set_ratios[-1] <= limit and not paired.ratio <= limit
     if significant and (batches_over >= 2 or (len(paired.set_ratios) > 1 and confirmed)):
-        return Decision.FAIL, Code.PAIRED_P50_SLOWER, "Slower beside the baseline's own code:"
+        return Decision.FAIL, Code.PAIRED_P50_SLOWER, "Slower than the baseline's own code:"
     if significant and _worth_reporting(paired.ratio, policy):
         return Decision.SLOWER, Code.PAIRED_SLOWER, "Slower:"
     if case.code == Code.NEEDS_CONFIRMATION:
         return (
             Decision.PASS_WITH_WARNING,
             Code.P50_SLOWER_ONCE,
-            "Not confirmed beside the baseline's own code:",
+            "Not confirmed against the baseline's own code:",
         )
     return case.decision, case.code, ""

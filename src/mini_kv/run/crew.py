@@ -66,7 +66,7 @@ class Crew:
         if self.contract is not None:
             self.contract.close()
 
-    def beside(self, inputs: RunInputs) -> Crew:
+    def for_another(self, inputs: RunInputs) -> Crew:
         """Return a crew for another candidate of the same run, around the same oracle."""
         return replace(
             self,
@@ -144,7 +144,7 @@ def fresh_candidate(nursery: Nursery, inputs: RunInputs) -> CandidateSeat:
 
 
 def fresh_contract(nursery: Nursery, inputs: RunInputs) -> CandidateSeat:
-    """Start a contract worker: it runs beside the candidate's, so it gets one thread."""
+    """Start a contract worker: it runs concurrently with the candidate's, so it gets one thread."""
     # Only opcheck needs the imports that a "contract" worker makes beforehand, for seconds.
     role = "contract" if inputs.card.card.contract.opcheck else "candidate"
     return CandidateSeat(nursery, p.Hello(device=inputs.device, threads=1), role)

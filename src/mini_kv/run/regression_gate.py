@@ -1,4 +1,4 @@
-"""The regression gate at work: the record first, then the baseline's own code beside the candidate."""
+"""The regression gate at work: the record first, then the baseline's own code against the candidate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mini_kv.system.host import usable_cpus
 
 BASELINE, CANDIDATE = "baseline", "candidate"
 # Judge, oracle and candidate worker, and the one that imports.
-MIN_CPUS_BESIDE = 4
+MIN_CPUS_WHILE_IMPORTING = 4
 # A CPU's sample lasts 1 ms or more, and its pairs disagree by more than their samples do.
 PAIR_SAMPLES = {"cuda": {"repeats": 4, "iterations": 50}, "cpu": {"repeats": 2, "iterations": 20}}
 
@@ -77,13 +77,13 @@ class _Gate:
         )
 
 
-def times_beside_imports(device: DeviceKind) -> bool:
+def times_while_importing(device: DeviceKind) -> bool:
     """Say whether times may be taken while the contract worker imports, for seconds, on one CPU core.
 
     It touches the device before or after, never during. On a GPU the host is hidden from a sample, and is
     not short of a core; on a CPU the import would be timed as well.
     """
-    return device == "cuda" and usable_cpus() >= MIN_CPUS_BESIDE
+    return device == "cuda" and usable_cpus() >= MIN_CPUS_WHILE_IMPORTING
 
 
 def warn_of_incomparable(
@@ -121,7 +121,7 @@ def time_crew(crew: Crew, timeout_s: float, progress: Progress) -> Benchmark:
 def gate(crew: Crew, timed: Benchmark, request: GateRequest, progress: Progress) -> Gated:
     """Decide against the baseline. ``crew`` is the run's own: its oracle makes the pairs' inputs.
 
-    Where the baseline's sources build here, its code and the candidate's are timed beside each other in
+    Where the baseline's sources build here, its code and the candidate's are timed against each other in
     pairs of fresh processes, and a second set of pairs where the first leaves a doubt. A P50 over its limit
     that no pairs could judge is confirmed, or not, by a second batch of the candidate alone. Where the
     reference moved, the whole is timed once more in fresh processes before anything is decided.

@@ -20,7 +20,7 @@ SEED_NAME = "secret_shapes"
 # A secret case costs what a core case costs: at most this many elements, or four times its base.
 MAX_ELEMENTS = 1 << 18
 _GROWTH = 4
-# No device holds such a case; to look for primes beside its extents would take the judge hours.
+# No device holds such a case; to look for primes near its extents would take the judge hours.
 MAX_BASE_ELEMENTS = 1 << 38
 # One or two values are right by chance too often (relu of them is zero); such cases are the card's own.
 MIN_ELEMENTS = 16
@@ -87,7 +87,7 @@ def _new_shape(base: Sequence[int], known: set[object], chance: random.Random) -
 
 
 def _moved(extent: int, chance: random.Random) -> int:
-    """Return a neighbour, a prime, an odd number, or one beside a power of two."""
+    """Return a neighbour, a prime, an odd number, or one next to a power of two."""
     edge = chance.choice([edge for edge in _EDGES if edge <= 4 * extent] or [2])
     return chance.choice(
         (

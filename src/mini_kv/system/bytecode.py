@@ -2,7 +2,7 @@
 
 Some installers leave bytecode out, and Python then writes it at the first import. A caged worker may not
 write there, so it would compile two thousand modules anew each time: 3.4 s instead of 0.7 s on two cores.
-One trusted process that imports the same, once, leaves it beside the sources, where Python always puts it.
+One trusted process that imports the same, once, leaves it next to the sources, where Python always puts it.
 """
 
 from __future__ import annotations

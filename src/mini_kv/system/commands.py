@@ -126,7 +126,7 @@ class _Running:
 
 
 def _limit(pid: int, limits: Limits) -> None:
-    """Set limits from outside, after exec: a ``preexec_fn`` is not safe beside threads."""
+    """Set limits from outside, after exec: a ``preexec_fn`` is not safe while threads run."""
     wanted = (
         (resource.RLIMIT_AS, limits.memory_bytes),
         (resource.RLIMIT_FSIZE, limits.file_bytes),

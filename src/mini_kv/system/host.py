@@ -112,7 +112,7 @@ def _landlock_abi() -> int:
 def _user_namespaces(search_path: str) -> bool:
     """Try to enter a user namespace, since a kernel's settings alone do not tell (AppArmor, containers).
 
-    Another program does it: a fork of this process would not be safe beside its threads.
+    Another program does it: a fork of this process would not be safe while its threads run.
     """
     program = shutil.which("unshare", path=search_path)
     if program is not None:

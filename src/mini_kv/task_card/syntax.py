@@ -70,7 +70,7 @@ def _noticed(what: str, context: str, began: Any, *, stopped: Any, text: str) ->
         lines = text.splitlines()
         second = ":" in _line(lines, stopped.line)[: stopped.column]
         why = "which has a second ':'" if second else "which continues the line before it"
-        allowed = "one 'key: value' a line, indented as the keys beside it; text with ': ' in it in quotes"
+        allowed = "one 'key: value' a line, indented as the keys next to it; text with ': ' in it in quotes"
         return line, f"found {_shown(lines, stopped.line)}, {why}; allowed: {allowed}"
     if "violates indentation" in what or "start any token" in what:
         character = text[stopped.index : stopped.index + 1]

@@ -215,7 +215,7 @@ class Candidate:
         self._inputs, arguments = guarded, guarded.values
         if request.mode == "requires_grad":
             _require_gradients(arguments)
-        beside = [poison(size, request.poison, self._device) for size in request.poison_bytes]
+        neighbours = [poison(size, request.poison, self._device) for size in request.poison_bytes]
         operator = self._need()
         if request.mode == "gradients":
             operator = functools.partial(_gradients, operator, request.weights_seed)
@@ -249,7 +249,7 @@ class Candidate:
                 outputs=specs,
                 input_blobs=tuple(range(first, last)),
                 guard_blobs=tuple(range(last, last + len(zones))),
-                stray_writes=sum(one.stray_writes() for one in beside),
+                stray_writes=sum(one.stray_writes() for one in neighbours),
                 altered=altered,
             ),
             [*output_payloads, *after, *zones],

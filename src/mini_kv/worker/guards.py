@@ -1,7 +1,7 @@
 """Guard zones: each input storage lies between two patterned zones of one larger allocation.
 
 The operator sees a storage of exactly the size that the plan states, at an aligned address; what it
-writes beside it stands in the zones afterwards, and what it reads there differs between two rounds, so
+writes next to it stands in the zones afterwards, and what it reads there differs between two rounds, so
 that a result which depends on it does not repeat.
 """
 

@@ -52,7 +52,7 @@ def _role(name: str) -> Role:
     from mini_kv.worker.candidate import Candidate
 
     if name == "contract":
-        # opcheck and torch.compile import for seconds: better now, beside the compiler, than when asked.
+        # opcheck and torch.compile import for seconds: better now, while the compiler runs, than when asked.
         from mini_kv.worker.contract_checks import preload
 
         preload()

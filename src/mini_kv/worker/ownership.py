@@ -14,7 +14,7 @@ _LOOK_AGAIN_S = 0.001
 
 
 def is_held(output: torch.Tensor, outputs: Sequence[torch.Tensor]) -> bool:
-    """Say whether the memory of one of the results has owners beside the results, and what they are views of.
+    """Say whether the memory of one of the results has other owners than the results and what they are views of.
 
     A formula for gradients may keep what it returned; memory without bytes has nothing to overwrite. A thread
     that has done its part of the work may let go of it a little after the call returned: who still holds the
@@ -47,7 +47,7 @@ def _has_other_owners(output: torch.Tensor, outputs: Sequence[torch.Tensor]) -> 
 
 
 def python_keeps(result: object, *, own: int = 0, patience_s: float = 0.0) -> bool:
-    """Say whether Python refers to a result, or a part of it, from beside the name that the caller has.
+    """Say whether Python refers to a result, or a part of it, by another name than the caller's.
 
     ``own`` is how many more references to each part the caller has made. Handles in C++ keep Python's object
     too: they have ``patience_s`` to let go.

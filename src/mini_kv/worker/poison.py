@@ -1,7 +1,7 @@
-"""What new memory holds before a call, and what lies beside it: never what would be right by chance.
+"""What new memory holds before a call, and what lies next to it: never what would be right by chance.
 
 The allocators hand out freed blocks as they are. So blocks of an output's size are filled with a pattern and
-freed before the call: an output that is never written shows the pattern. Others stay allocated beside those:
+freed before the call: an output that is never written shows the pattern. Others stay allocated next to those:
 one that is written beyond its end hits them.
 """
 
@@ -17,7 +17,7 @@ from mini_kv.worker.heap import mallopt
 
 # Every other block is freed again before the call.
 BLOCKS = 7
-# On the CPU the heap has holes, each beside a stranger. These fill them and stay, as long as they are no more
+# On the CPU the heap has holes, each next to a stranger. These fill them and stay, while they are no more
 # than so many bytes: what comes after them lies in a row.
 PLUGS, PLUG_BYTES = 96, 16 << 20
 # An aligned block is cut out of a longer one, so it does not fit where one of its own length was freed.
@@ -29,8 +29,8 @@ _PERTURB_ON = 0x100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
-    """Blocks that stay allocated beside those that were freed for the outputs."""
+class NeighbourBlocks:
+    """Blocks that stay allocated next to those that were freed for the outputs."""
 
     blocks: tuple[torch.Tensor, ...]
     pattern: int
@@ -40,10 +40,10 @@ class Beside:
         return sum(bool((block != self.pattern).any()) for block in self.blocks)
 
 
-def poison(size_bytes: int, pattern: int, device: torch.device) -> Beside:
-    """Fill blocks of ``size_bytes`` with ``pattern``, free some for the outputs, keep what lies beside."""
+def poison(size_bytes: int, pattern: int, device: torch.device) -> NeighbourBlocks:
+    """Fill blocks of ``size_bytes`` with ``pattern``, free some for the outputs, keep their neighbours."""
     if size_bytes == 0:
-        return Beside(blocks=(), pattern=pattern)
+        return NeighbourBlocks(blocks=(), pattern=pattern)
 
     def filled(count: int, more_bytes: int = 0) -> list[torch.Tensor]:
         length = size_bytes + more_bytes
@@ -51,7 +51,7 @@ def poison(size_bytes: int, pattern: int, device: torch.device) -> Beside:
 
     plugs = filled(min(PLUGS, PLUG_BYTES // size_bytes)) if device.type == "cpu" else []
     blocks = [filled(1, position % 2 * CUTTING_BYTES[device.type])[0] for position in range(BLOCKS)]
-    return Beside(blocks=(*plugs, *blocks[::2]), pattern=pattern)
+    return NeighbourBlocks(blocks=(*plugs, *blocks[::2]), pattern=pattern)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a tensor is beside its bytes, before a call and after it: shape, storage, version, gradient, hooks."""
+"""What a tensor is apart from its bytes, before and after a call: shape, storage, version, gradient, hooks."""
 
 from __future__ import annotations
 

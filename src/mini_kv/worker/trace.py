@@ -17,7 +17,7 @@ from mini_kv.core.records.correctness import CallTrace
 
 Call = Callable[..., object]
 _NAME_LIMIT = 400
-# Runtime calls and markers that a device trace holds beside kernels.
+# Runtime calls and markers that a device trace holds as well as kernels.
 _NO_KERNEL = ("Memcpy", "Memset", "Context Sync", "Event ", "Stream ")
 
 

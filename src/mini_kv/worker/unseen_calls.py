@@ -21,7 +21,7 @@ LEAST_PLACES = 4
 def time_unseen(call: Callable[..., object], make: Callable[[], Sequence[Sequence[object]]]) -> Batch:
     """Call once with every argument set that ``make`` gives; a batch of one sample, with one torch thread.
 
-    A short call is hidden by what a call on its own costs beside it, so several are timed as one. How much of
+    A short call is hidden by what a call on its own costs as well, so several are timed as one. How much of
     each result is looked at is shared among them: a thread that fills them later has no time to.
     """
     clock = time.perf_counter_ns

@@ -1,4 +1,4 @@
-"""Keeps what its gradients need of the last call only, beside autograd's record."""
+"""Keeps what its gradients need of the last call only, next to autograd's record."""
 
 import torch
 

@@ -30,7 +30,7 @@ class CandidateLoaded(Record, frozen=True, kw_only=True, tag="candidate_loaded")
 
 
 CallMode = Literal["no_grad", "grad", "requires_grad", "gradients"]
-# What a call may leave other than it was in a tensor that it is given, beside the bytes of its storage.
+# What a call may leave other than it was in a tensor that it is given, apart from the bytes of its storage.
 Trait = Literal[
     "shape", "strides", "storage_offset", "dtype", "storage", "version", "requires_grad", "grad", "hooks"
 ]
@@ -70,7 +70,7 @@ class Ran(Record, frozen=True, kw_only=True, tag="ran"):
     """The call returned (payloads: outputs as contiguous bytes, then the input storages after it).
 
     Behind those follow the guard zones of each input storage: ``GUARD_BYTES`` before it and as many
-    behind it, nothing for a storage without bytes. ``stray_writes`` counts the blocks that lay beside
+    behind it, nothing for a storage without bytes. ``stray_writes`` counts the blocks that lay next to
     the outputs' memory and were written to.
     """
 

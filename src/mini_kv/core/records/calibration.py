@@ -31,7 +31,7 @@ class SpinReading(Record, frozen=True, kw_only=True):
 
 
 class SpinRatio(Record, frozen=True, kw_only=True):
-    """A spin of 1.05 x ``nominal_us`` beside one of ``nominal_us`` in the same process."""
+    """A spin of 1.05 x ``nominal_us`` next to one of ``nominal_us`` in the same process."""
 
     process: int
     nominal_us: Positive

@@ -28,7 +28,7 @@ DISPATCHER_NAME = rf"^[A-Za-z_][A-Za-z0-9_]*::[A-Za-z_][A-Za-z0-9_]*{END}"
 SAME_MAJOR = rf"^{SCHEMA_VERSION.partition('.')[0]}\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*){END}"
 EXCEPTION_NAME = rf"^[A-Za-z_][A-Za-z0-9_.]*{END}"
 
-# Folders of an archive that hold other evidence, beside those of the tasks.
+# Folders of an archive that hold other evidence, as well as those of the tasks.
 PROFILES_FOLDER = "profiles"
 COMPARISONS_FOLDER = "comparisons"
 RESERVED_TASK_IDS = frozenset({PROFILES_FOLDER, COMPARISONS_FOLDER})
@@ -125,7 +125,7 @@ class SweepAxis(Record, frozen=True, kw_only=True):
 class BenchmarkPlan(Record, frozen=True, kw_only=True):
     """What is timed and how often: ``repeats`` x ``iterations`` samples a side and case.
 
-    The cases that ``axes`` generate are timed beside those of ``case_ids``.
+    The cases that ``axes`` generate are timed as well as those of ``case_ids``.
     """
 
     case_ids: Annotated[tuple[Identifier, ...], Meta(min_length=1)]

@@ -63,7 +63,7 @@ class RatioEstimate(Record, frozen=True, kw_only=True):
 
 
 class ComparedCase(Record, frozen=True, kw_only=True):
-    """One timed case. ``word`` is what B is beside A.
+    """One timed case. ``word`` is what B is compared with A.
 
     ``sample_ratio`` is B / A of net P50 over the plan's samples in one pair of processes, ``kernel_ratio``
     the same of CUPTI's device times; neither has an interval. ``reference_spread`` is how far the

@@ -10,7 +10,7 @@ from mini_kv.core.records.card import DeviceKind
 from mini_kv.core.records.results import Sha256
 
 # What enters the key: all that decides a time, nothing that jitters. Whoever reads an archive computes its
-# key again, so a new recipe must stand beside this one, with a sign in the record of which of them made it.
+# key again, so a new recipe must stand next to this one, with a sign in the record of which of them made it.
 KEY_FIELDS = {
     "cuda": (
         *("device", "gpu", "compute_capability", "driver", "torch_cuda", "torch", "power_limit_w"),

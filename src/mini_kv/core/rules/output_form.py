@@ -48,7 +48,7 @@ def grade_form(
             findings.append(
                 Finding(
                     code=Code.OUTPUT_HELD,
-                    message=f"something beside the caller holds the memory of {name}, which a later call "
+                    message=f"something other than the caller holds the memory of {name}, which a later call "
                     "could hand out again or overwrite; a functional operator returns fresh memory",
                 )
             )

@@ -129,7 +129,7 @@ def _cases_axis(name: str, correctness: Correctness | None, *, illegal: bool) ->
     remark = f", {form} of them empty (form only)" if form else ""
     spoiled = sum(case.status is not Status.PASS for case in counted)
     remark += f", {spoiled} of them failed on memory alone" if spoiled else ""
-    remark += f"; {_counted(invalid, 'INVALID case')} beside them, proving nothing" if invalid else ""
+    remark += f"; {_counted(invalid, 'INVALID case')} next to them, proving nothing" if invalid else ""
     return _axis(name, Status.PASS, None, f"{len(counted)} cases passed{remark}")
 
 

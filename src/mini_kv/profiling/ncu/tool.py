@@ -42,7 +42,7 @@ def find_ncu(path: str | None, nvcc: Compiler | None, environ: Mapping[str, str]
     """Return the profiler at ``path``, or else this machine's own; ``NCU_MISSING`` when none answers."""
     found = path if path is not None else find_cuda_tool("ncu", nvcc, environ)
     if found is None:
-        return _missing("it is neither beside nvcc, nor on PATH, nor in its usual folder")
+        return _missing("it is neither next to nvcc, nor on PATH, nor in its usual folder")
     answer = probe([found, "--version"], tool_environ(), timeout_s=NCU_VERSION_TIMEOUT_S)
     if answer is None:
         return _missing(f"{os.path.basename(found)} cannot be started")

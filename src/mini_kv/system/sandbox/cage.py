@@ -57,7 +57,7 @@ class Cage:
 
 
 def _tool_folders(toolchain: Toolchain) -> tuple[str, ...]:
-    """Return the folders that compilers and linker read beside the system's own."""
+    """Return the folders that compilers and linker read as well as the system's own."""
     folders: list[str] = []
     for compiler in (toolchain.cxx, toolchain.nvcc):
         if compiler is not None:

@@ -36,7 +36,7 @@ _SYSTEM = (
     *(f"/proc/{name}" for name in ("cpuinfo", "meminfo", "stat", "version", "filesystems", "modules")),
     *(f"/proc/{name}" for name in ("devices", "uptime", "loadavg", "driver", "sys")),
 )
-_BESIDE_FILE_ACCESS = frozenset({"tcp_rules", "scoped_signals"})
+_WITH_FILE_ACCESS = frozenset({"tcp_rules", "scoped_signals"})
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _CUDA_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dxg")
 _VEILED = ("/run", "/tmp", "/var", "/home", "/root", "/mnt", "/media", "/srv")
@@ -113,7 +113,7 @@ def _with_real(path: str) -> tuple[str, ...]:
 
 
 def _around(path: str, closed: Sequence[str]) -> Iterator[str]:
-    """Yield ``path``, or where a closed folder lies in it all that is beside that one.
+    """Yield ``path``, or where a closed folder lies in it all that lies next to that one.
 
     A grant covers what lies below it, without exception: a project in ``/usr/src`` would be in sight.
     """
@@ -164,7 +164,7 @@ def _is_open(folder: str) -> bool:
 def wanted_features(landlock_abi: int, highest: IsolationLevel = IsolationLevel.ISOLATED) -> tuple[str, ...]:
     """Return every feature that is worth trying by this user on this kernel, none above ``highest``."""
     below = {name for level, names in LEVEL_FEATURES.items() if highest.reaches(level) for name in names}
-    below |= _BESIDE_FILE_ACCESS if "file_access" in below else frozenset()
+    below |= _WITH_FILE_ACCESS if "file_access" in below else frozenset()
     every = _every_feature(landlock_abi)
     return tuple(name for name in every if highest is IsolationLevel.ISOLATED or name in below)
 

@@ -1,6 +1,6 @@
 """What this machine can shut a candidate in with, found by doing it once and by trying to get out.
 
-The judge runs its own code in the same cage that candidates get, beside a secret file, listening
+The judge runs its own code in the same cage that candidates get, next to a secret file, listening
 sockets and its own process id as bait. What was refused to be entered, and what turned out not to
 hold, is left out of the level and told with the reason.
 """

@@ -235,7 +235,7 @@ def raw_devices(targets: Targets) -> str | None:
 
 
 def stray_descriptors(targets: Targets) -> str | None:
-    """Find a descriptor besides standard input, output and the granted ones."""
+    """Find a descriptor other than standard input, output and the granted ones."""
     strays = []
     for descriptor in range(3, 256):
         if descriptor in targets.get("descriptors", ()):

@@ -29,7 +29,7 @@ def hand_over(library: Path, python: str | None, inbox: Path) -> tuple[str, str 
     opened = _copy(library, inbox / library.name)
     if python is None:
         return opened, None
-    # The sources as they were compiled, beside the library, where the plan names those.
+    # The sources as they were compiled, next to the library, where the plan names those.
     source, compiled = Path(python), library.parent / SOURCES_FOLDER
     tree = compiled if source.is_relative_to(compiled) else source.parent
     for place, folders, names in os.walk(tree):
