@@ -14,7 +14,7 @@ _LOOK_AGAIN_S = 0.001
 
 
 def is_held(output: torch.Tensor, outputs: Sequence[torch.Tensor]) -> bool:
-    """Say whether the memory of one of the results has other owners than the results and what they are views of.
+    """Say whether the memory of one of the results has other owners than them, and what they are views of.
 
     A formula for gradients may keep what it returned; memory without bytes has nothing to overwrite. A thread
     that has done its part of the work may let go of it a little after the call returned: who still holds the

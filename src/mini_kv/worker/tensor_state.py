@@ -1,4 +1,4 @@
-"""What a tensor is apart from its bytes, before and after a call: shape, storage, version, gradient, hooks."""
+"""What a tensor is apart from its bytes, before and after a call: shape, storage, version, hooks."""
 
 from __future__ import annotations
 
