@@ -17,7 +17,7 @@ from typing import Any, cast
 import msgspec
 
 from fake_worker import SCHEMA, Candidate, Oracle, answer
-from mini_kv.benchmark.samples import TimedSubject
+from mini_kv.benchmark.samples import Caught, Sets, Taken, TimedSubject, hand_over, make_sets, take_repeats
 from mini_kv.core import protocol as p
 from mini_kv.core.records.card import (
     BenchmarkPlan,
@@ -275,3 +275,37 @@ class Crew:
             secret_seeds={case.id: SECRET_SEED for case in card.cases},
             timeout_s=2.0,
         )
+
+
+def prepared(subject: TimedSubject) -> Sets:
+    """Make the sets of the timed case and hand them to both sides."""
+    case = subject.card.case(TIMED)
+    sets, payloads = make_sets(subject, case)
+    hand_over(subject, case, sets, payloads)
+    return sets
+
+
+def repeats(crew: Crew, **changes: Any) -> tuple[dict[str, Taken], list[Caught], list[str]]:
+    """Take all repeats of the timed case: what both sides took, what was caught, whose turn it was."""
+    subject = crew.timed(**changes)
+    order: list[str] = []
+    taken, caught = take_repeats(subject, subject.card.case(TIMED), prepared(subject), order)
+    return taken, caught, order
+
+
+def batch_requests(crew: Crew, role: str) -> list[p.TimeBatch]:
+    """Return the batches that one role was asked for."""
+    return [cast(p.TimeBatch, one.request) for one in crew.asked(p.TimeBatch, role)]
+
+
+def timed_reply(**changes: Any) -> p.Timed:
+    """Return a batch of two samples of four calls each, both kept."""
+    made = p.Timed(
+        samples_us=(10.0, 11.0),
+        launch_exposed=(),
+        kept=(0, 1),
+        calls_per_sample=4,
+        floor_us=0.5,
+        tick_us=0.01,
+    )
+    return msgspec.structs.replace(made, **changes)

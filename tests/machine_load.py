@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-import resource
+import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 # Of all processors' time: of two processors, a third of one.
 QUIET_SHARE = 0.15
 WINDOW_S = 1.0
+# Between two looks at the processes: what one uses between the last and its end is not seen.
+LOOK_S = 0.25
 # user, nice, system, irq, softirq, steal; idle and iowait are the rest. Guests are counted in user and nice.
 _BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
 _COLUMNS = 8
@@ -43,12 +45,58 @@ def cpu_times() -> CpuTimes:
     return parse(stat, os.sched_getaffinity(0), os.sysconf("SC_CLK_TCK"))
 
 
-def own_s() -> float:
-    """Return the processor time of this process and of its ended descendants."""
-    return sum(
-        used.ru_utime + used.ru_stime
-        for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    )
+def descendants_s(processes: Mapping[int, tuple[int, float]], root: int) -> dict[int, float]:
+    """Return the seconds that each process below ``root`` has used; ``processes`` has parents and seconds."""
+    children: dict[int, list[int]] = {}
+    for process, (parent, _) in processes.items():
+        children.setdefault(parent, []).append(process)
+    found: dict[int, float] = {}
+    waiting = [root]
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            found[child] = processes[child][1]
+            waiting.append(child)
+    return found
+
+
+def _processes() -> dict[int, tuple[int, float]]:
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    found: dict[int, tuple[int, float]] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            # After the name, which may hold anything: state, parent, ..., times in user and in system mode.
+            columns = Path("/proc", name, "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        found[int(name)] = (int(columns[1]), (int(columns[11]) + int(columns[12])) / ticks_per_s)
+    return found
+
+
+class Spending(threading.Thread):
+    """Looks at the processes below this one, again and again, until it is told to stop.
+
+    What the system tells a parent of its ended children misses those of a caged worker, which are ended
+    together with who would have waited for them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._stop_now = threading.Event()
+        self._first = self._last = descendants_s(_processes(), os.getpid())
+
+    def run(self) -> None:
+        while not self._stop_now.wait(LOOK_S):
+            self._last = self._last | descendants_s(_processes(), os.getpid())
+
+    def seen(self) -> Mapping[int, float]:
+        """Return the processor time of each process below this one when it was last seen."""
+        return self._last
+
+    def stop(self) -> float:
+        """Return the processor time that they have used since the start, as far as it was seen."""
+        self._stop_now.set()
+        self.join()
+        return sum(last_s - self._first.get(process, 0.0) for process, last_s in self._last.items())
 
 
 def others_share(before: CpuTimes, after: CpuTimes, own_used_s: float) -> float:
@@ -73,11 +121,16 @@ class Watched:
 
 
 def watched(action: Callable[[], object]) -> Watched:
-    """Run ``action`` and return how busy others were meanwhile."""
-    before, own_before_s = cpu_times(), own_s()
-    action()
-    share = others_share(before, cpu_times(), own_s() - own_before_s)
-    return Watched(share=share, load=os.getloadavg()[0])
+    """Run ``action`` and return how busy others than this process and those below it were meanwhile."""
+    before, own_before_s = cpu_times(), time.process_time()
+    spending = Spending()
+    spending.start()
+    try:
+        action()
+    finally:
+        below_s = spending.stop()
+    own_s = below_s + time.process_time() - own_before_s
+    return Watched(share=others_share(before, cpu_times(), own_s), load=os.getloadavg()[0])
 
 
 def wait_for_quiet(limit_s: float) -> Watched:

@@ -203,7 +203,8 @@ def test_idling_and_chosen_clocks_are_no_throttling() -> None:
 def test_no_driver_gives_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_module, "_load_nvml", lambda: None)
     assert gpu_module.read_gpus({}) == NO_GPUS
-    assert gpu_module.read_telemetry(0, {}) is None
+    with gpu_module.open_nvml({}) as nvml:
+        assert nvml is None
 
 
 @pytest.mark.gpu
@@ -215,7 +216,9 @@ def test_the_gpu_here_tells_what_the_key_and_the_floor_need() -> None:
     assert first.memory_clock_mhz
     assert first.memory_bus_bits
     assert first.power_limit_w
-    reading = gpu_module.read_telemetry(0, os.environ)
+    with gpu_module.open_nvml(os.environ) as nvml:
+        assert nvml is not None
+        reading = nvml.telemetry(0)
     assert reading is not None
     assert reading.sm_clock_mhz
     assert reading.temperature_c

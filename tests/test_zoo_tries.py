@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,7 +28,11 @@ def outcome(exit_code: int, status: str, code: str | None) -> zoo.Outcome:
     return zoo.Outcome(
         exit_code=exit_code,
         attempt={"accepted": exit_code == 0, "axes": [axis]},
+<<<<<<< HEAD
         codes=frozenset() if code is None else frozenset({code}),
+=======
+        codes=frozenset([code] if code else []),
+>>>>>>> 7ecc337 (ported defects)
         text="",
         elapsed_s=1.0,
     )
@@ -122,6 +130,26 @@ def test_ones_own_work_is_not_others() -> None:
     assert others_share(before, after, 13.0) == pytest.approx(0.1)
     # Ticks are coarse: a little more than all is nothing.
     assert others_share(before, after, 15.2) == 0.0
+
+
+def test_all_that_lies_below_a_process_is_its_own() -> None:
+    processes = {1: (0, 9.0), 5: (1, 1.0), 7: (5, 2.0), 8: (7, 4.0), 6: (1, 8.0)}
+    assert machine_load.descendants_s(processes, 5) == {7: 2.0, 8: 4.0}
+    assert machine_load.descendants_s(processes, 8) == {}
+
+
+def test_what_nobody_waited_for_is_seen_as_ones_own() -> None:
+    """A caged worker's time reaches no parent: two seconds in three of a member's run were others'."""
+    spending = machine_load.Spending()
+    spending.start()
+    # The child that works is ended together with its parent, and nobody is left to ask for its time.
+    child = subprocess.Popen(["sh", "-c", "while :; do :; done & wait"], start_new_session=True)
+    deadline = time.monotonic() + 60.0
+    while sum(spending.seen().values()) < 0.5 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    assert spending.stop() >= 0.5
 
 
 def test_no_time_at_all_is_no_quiet_time() -> None:

@@ -148,7 +148,7 @@ def test_a_slowdown_below_one_tick_shows_and_the_processes_offsets_do_not() -> N
     result = _measure(FakeSeat(log, "a", 2.0, 3.17), FakeSeat(log, "b", 2.02, 3.29))
     assert result.log_ratio == pytest.approx(math.log(1.01), abs=0.003)
     assert (result.a.label, result.b.label) == ("old", "new")
-    assert result.net_b_us == pytest.approx(2.02, abs=0.006)
+    assert result.b.net_us == pytest.approx(2.02, abs=0.006)
 
 
 def test_the_judge_draws_which_call_of_a_sample_is_kept_and_judges_that_one() -> None:

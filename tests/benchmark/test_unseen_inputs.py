@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fake_seats import CRASHED, SECRET_SEED, TIMED, Asked, Crew, changed, double_card, said, spoilt
-from mini_kv.benchmark.samples import CaseLost, TimedSubject, hand_over, make_sets, timed_seed
+from fake_seats import CRASHED, SECRET_SEED, TIMED, Asked, Crew, changed, double_card, prepared, said, spoilt
+from mini_kv.benchmark.samples import CaseLost, TimedSubject, timed_seed
 from mini_kv.benchmark.unseen_inputs import FRESH_SETS, FRESH_TRIES, MAX_CALLS_AT_ONCE, Remembered, remembers
 from mini_kv.core import protocol as p
 from mini_kv.core.errors import InternalError
@@ -24,16 +24,15 @@ def crew() -> Crew:
     return Crew()
 
 
-def prepared(crew: Crew, **changes: Any) -> TimedSubject:
+def ready(crew: Crew, **changes: Any) -> TimedSubject:
     subject = crew.timed(**changes)
-    sets, payloads = make_sets(subject, CASE)
-    hand_over(subject, CASE, sets, payloads)
+    prepared(subject)
     crew.log.clear()
     return subject
 
 
 def tried(crew: Crew, claim: Series = CLAIM, **changes: Any) -> Remembered:
-    return remembers(prepared(crew, **changes), CASE, claim)
+    return remembers(ready(crew, **changes), CASE, claim)
 
 
 def unseen_take(crew: Crew, *samples_us: float) -> None:
@@ -177,9 +176,16 @@ def test_unseen_sets_are_freed_though_the_candidate_crashed(crew: Crew) -> None:
     assert freed(crew) == (FRESH_SETS * MAX_CALLS_AT_ONCE, 0)
 
 
-def test_parameters_that_cannot_be_made_again_prove_nothing_against_the_candidate(crew: Crew) -> None:
-    subject = prepared(crew)
-    crew.on("oracle", p.MakeCase, lambda *_: said(p.Failed(code="X", message="no")))
+@pytest.mark.parametrize("made", [0, 1, 7])
+def test_parameters_that_cannot_be_made_again_prove_nothing_against_the_candidate(
+    crew: Crew, made: int
+) -> None:
+    subject = ready(crew)
+
+    def behave(asked: Asked, honest: Answer) -> Answer:
+        return honest if len(crew.asked(p.MakeCase)) <= made else said(p.Failed(code="X", message="no"))
+
+    crew.on("oracle", p.MakeCase, behave)
     assert told(remembers(subject, CASE, CLAIM)) == ([], [])
     assert not crew.asked(p.TimeUnseen)
 

@@ -20,6 +20,8 @@ from mini_kv.worker.storage import (
     import_arguments,
     storage_bytes,
     tensor_bytes,
+    tensors_of,
+    values_of,
 )
 
 
@@ -210,6 +212,15 @@ def test_outputs_are_plain_tensors_or_a_type_error() -> None:
     for wrong in (None, 1.0, "text", one.as_subclass(Lazy), torch.nn.Parameter(one), [one, None]):
         with pytest.raises(TypeError, match=r"not a torch\.Tensor"):
             as_outputs(wrong)
+
+
+def test_what_is_no_plain_tensor_is_left_out_where_only_tensors_are_asked_for() -> None:
+    one, other = torch.ones(1), torch.nn.Parameter(torch.ones(2))
+    assert values_of(None) == [None] and values_of((1, "two")) == [1, "two"] and values_of([]) == []
+    assert [id(found) for found in tensors_of([one, None, 2.0, other])] == [id(one), id(other)]
+    assert tensors_of("text") == tensors_of(()) == []
+    (found,) = tensors_of(other)
+    assert found is other
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4), (2, 0, 4), (1, 1), (5, 1, 2)])

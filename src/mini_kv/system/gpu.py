@@ -168,11 +168,5 @@ def read_gpus(environ: Mapping[str, str]) -> GpuReport:
         return nvml.report() if nvml is not None else NO_GPUS
 
 
-def read_telemetry(index: int, environ: Mapping[str, str]) -> Telemetry | None:
-    """Take one reading. For many, keep :func:`open_nvml` open and ask the session."""
-    with open_nvml(environ) as nvml:
-        return nvml.telemetry(index) if nvml is not None else None
-
-
 def _as_text(value: str | bytes | None) -> str | None:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

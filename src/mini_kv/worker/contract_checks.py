@@ -17,6 +17,7 @@ from mini_kv.core.rules.registration import no_fake
 from mini_kv.worker.fake_results import symbolic_form, unlike_promised
 from mini_kv.worker.gradients import GradientFault, carries_gradient, gradients_of, lacking
 from mini_kv.worker.jacobians import wrong_derivative
+from mini_kv.worker.storage import tensors_of
 
 Operator = Callable[..., object]
 Arguments = list[object]
@@ -37,15 +38,6 @@ def preload() -> None:
     config.cse = False
     sample: Arguments = [torch.ones(2, requires_grad=True), torch.ones(2)]
     opcheck(torch.ops.aten.mul.Tensor, [sample], False)
-
-
-def _tensors(arguments: Arguments) -> list[torch.Tensor]:
-    return [value for value in arguments if isinstance(value, torch.Tensor)]
-
-
-def _outputs(result: object) -> list[torch.Tensor]:
-    values = result if isinstance(result, tuple | list) else [result]
-    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def _sentence(error: BaseException) -> str:
@@ -160,7 +152,7 @@ def gradcheck(operator: Operator, sets: Sequence[Arguments], autograd: bool) -> 
             else value
             for value in sets[0]
         ]
-        if not any(map(carries_gradient, _outputs(operator(*inputs)))):
+        if not any(map(carries_gradient, tensors_of(operator(*inputs)))):
             return lacking(operator)
         try:
             torch.autograd.gradcheck(operator, tuple(inputs), raise_exception=True)  # type: ignore[arg-type]
@@ -188,7 +180,8 @@ def dynamic_shapes(operator: Operator, sets: Sequence[Arguments], autograd: bool
         torch._dynamo.reset()
         compiled = torch.compile(operator, fullgraph=True, dynamic=True, backend=counting)
         for arguments in sets:
-            for got, want in zip(_outputs(compiled(*arguments)), _outputs(operator(*arguments)), strict=True):
+            traced, eager = tensors_of(compiled(*arguments)), tensors_of(operator(*arguments))
+            for got, want in zip(traced, eager, strict=True):
                 if not torch.equal(got, want):
                     return "the compiled call gives other values than the eager call"
         if graphs != 1:
@@ -207,7 +200,7 @@ def _settled(operator: Operator, arguments: Arguments) -> list[torch.Tensor]:
 
     A copy made at once would hold what an unjoined stream had not written yet, and excuse it later.
     """
-    outputs = _outputs(operator(*arguments))
+    outputs = tensors_of(operator(*arguments))
     torch.cuda.synchronize()
     return [output.clone() for output in outputs]
 
@@ -222,7 +215,7 @@ def fake_results(operator: Operator, sets: Sequence[Arguments], autograd: bool) 
             new = form not in known
             known.add(form)
             if (wrong := unlike_promised(operator, arguments, symbols=new)) is not None:
-                shapes = ", ".join(str(list(tensor.shape)) for tensor in _tensors(arguments))
+                shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors_of(arguments))
                 return f"{wrong} (inputs {shapes})"
         return None
 
@@ -242,9 +235,9 @@ def current_stream(operator: Operator, sets: Sequence[Arguments], autograd: bool
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
             torch.cuda._sleep(_HOLD_CYCLES)
-            for target, source in zip(_tensors(stale), _tensors(real), strict=True):
+            for target, source in zip(tensors_of(stale), tensors_of(real), strict=True):
                 target.copy_(source)
-            got = _outputs(operator(*stale))
+            got = tensors_of(operator(*stale))
             waited = side.query()
             copies = [output.clone() for output in got]
         side.synchronize()
@@ -271,8 +264,8 @@ def graph_capture(operator: Operator, sets: Sequence[Arguments], autograd: bool)
         side.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            got = _outputs(operator(*static))
-        for target, source in zip(_tensors(static), _tensors(real), strict=True):
+            got = tensors_of(operator(*static))
+        for target, source in zip(tensors_of(static), tensors_of(real), strict=True):
             target.copy_(source)
         graph.replay()
         torch.cuda.synchronize()
@@ -290,7 +283,7 @@ def second_device(operator: Operator, sets: Sequence[Arguments], autograd: bool)
     def run() -> str | None:
         want = [output.cpu() for output in _settled(operator, sets[0])]
         moved = [v.to("cuda:1") if isinstance(v, torch.Tensor) else v for v in sets[0]]
-        got = _outputs(operator(*moved))
+        got = tensors_of(operator(*moved))
         torch.cuda.synchronize(1)
         if any(output.device != torch.device("cuda", 1) for output in got):
             return "with inputs on cuda:1 the output is on another device"

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from mini_kv.worker.storage import tensors_of
+
 
 def unlike_promised(
     operator: Callable[..., object], arguments: Sequence[object], *, symbols: bool
@@ -19,7 +21,7 @@ def unlike_promised(
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    returned = [_form(one) for one in _tensors(operator(*arguments))]
+    returned = [_form(one) for one in tensors_of(operator(*arguments))]
     for sizes in ("numbers", "symbols") if symbols else ("numbers",):
         with FakeTensorMode(shape_env=ShapeEnv()) as mode:
             fakes = [
@@ -28,7 +30,7 @@ def unlike_promised(
                 else value
                 for value in arguments
             ]
-            promised = [_form(one) for one in _tensors(operator(*fakes))]
+            promised = [_form(one) for one in tensors_of(operator(*fakes))]
         if len(promised) != len(returned):
             return f"with sizes as {sizes}, a fake call promises {len(promised)} tensors, not {len(returned)}"
         for position, (fake, real) in enumerate(zip(promised, returned, strict=True)):
@@ -45,11 +47,6 @@ def symbolic_form(arguments: Sequence[object]) -> tuple[object, ...]:
         for value in arguments
         if isinstance(value, torch.Tensor)
     )
-
-
-def _tensors(result: object) -> list[torch.Tensor]:
-    values = result if isinstance(result, tuple | list) else [result]
-    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def _form(tensor: torch.Tensor) -> dict[str, object]:

@@ -33,7 +33,7 @@ from mini_kv.worker.numerics import (
     expect_gradient,
     reference_within_tolerance,
 )
-from mini_kv.worker.storage import as_outputs, dtype_name, dtype_of, export_arguments
+from mini_kv.worker.storage import as_outputs, dtype_name, dtype_of, export_arguments, values_of
 from mini_kv.worker.timed_cases import TimedCases
 
 Function = Callable[..., object]
@@ -127,7 +127,7 @@ class Oracle:
     def _make(self, request: p.MakeCase) -> Answer:
         generator = torch.Generator().manual_seed(int(request.seed, 16) & (2**63 - 1))
         made = self._need(self._factory)(request.params, generator, self._device)
-        arguments = tuple(made) if isinstance(made, tuple | list) else (made,)
+        arguments = tuple(values_of(made))
         described, payloads = export_arguments(arguments)
         expected: tuple[Expected, ...] = ()
         if request.expect_values:

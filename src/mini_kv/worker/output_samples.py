@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mini_kv.worker.storage import plain
+from mini_kv.worker.storage import plain, values_of
 
 PLACES = 64
 
@@ -44,8 +44,7 @@ class Looker:
 
         Raises ``TypeError`` for a tensor that is not plain, ``ValueError`` for memory that nobody can read.
         """
-        values = result if isinstance(result, tuple | list) else (result,)
-        return tuple(self._one(value) for value in values)
+        return tuple(self._one(value) for value in values_of(result))
 
     def _one(self, value: object) -> Glimpse | None:
         if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.numel() == 0:

@@ -20,7 +20,7 @@ import torch
 from mini_kv.core import protocol as p
 from mini_kv.core.records.profile import TargetPlan
 from mini_kv.worker.candidate import Candidate
-from mini_kv.worker.storage import as_outputs, tensor_bytes
+from mini_kv.worker.storage import as_outputs, tensor_bytes, values_of
 
 _PR_SET_PDEATHSIG = 1
 
@@ -68,7 +68,7 @@ def _make_inputs(plan: TargetPlan) -> tuple[object, ...]:
     # Seeded as the oracle seeds it, so that the values are those that were checked.
     generator = torch.Generator().manual_seed(int(plan.seed, 16) & (2**63 - 1))
     made = factory(plan.params, generator, _device(plan))
-    return tuple(made) if isinstance(made, tuple | list) else (made,)
+    return tuple(values_of(made))
 
 
 def _device(plan: TargetPlan) -> torch.device:

@@ -169,10 +169,19 @@ def describe_outputs(
     return tuple(specs), payloads
 
 
+def values_of(returned: object) -> list[object]:
+    """Return what a function returned as a list: one value, or each of several."""
+    return list(returned) if isinstance(returned, tuple | list) else [returned]
+
+
+def tensors_of(returned: object) -> list[torch.Tensor]:
+    """Return the tensors of what a function returned, of whatever class, in order; all else is left out."""
+    return [value for value in values_of(returned) if isinstance(value, torch.Tensor)]
+
+
 def as_outputs(result: object) -> list[torch.Tensor]:
-    """Normalise what an operator returned to a list of tensors; raises ``TypeError``."""
-    values = list(result) if isinstance(result, tuple | list) else [result]
-    return [plain(value) for value in values]
+    """Return what an operator returned as a list of plain tensors; raises ``TypeError`` for anything else."""
+    return [plain(value) for value in values_of(result)]
 
 
 def plain(value: object) -> torch.Tensor:

@@ -39,16 +39,6 @@ class PairResult(Record, frozen=True, kw_only=True):
     b: PairSide
 
     @property
-    def net_a_us(self) -> float:
-        """Net time of side a, microseconds."""
-        return self.a.net_us
-
-    @property
-    def net_b_us(self) -> float:
-        """Net time of side b, microseconds."""
-        return self.b.net_us
-
-    @property
     def log_ratio(self) -> float:
         """``log(b / a)`` of the net times: positive where b is slower; NaN where one is no time."""
         usable = 0.0 < self.a.net_us < math.inf and 0.0 < self.b.net_us < math.inf
