@@ -28,11 +28,7 @@ def outcome(exit_code: int, status: str, code: str | None) -> zoo.Outcome:
     return zoo.Outcome(
         exit_code=exit_code,
         attempt={"accepted": exit_code == 0, "axes": [axis]},
-<<<<<<< HEAD
-        codes=frozenset() if code is None else frozenset({code}),
-=======
         codes=frozenset([code] if code else []),
->>>>>>> 7ecc337 (ported defects)
         text="",
         elapsed_s=1.0,
     )

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from mini_kv.worker.output_samples import Glimpse
+from mini_kv.worker.storage import tensors_of
 
 Call = Callable[..., object]
 ArgumentSet = Sequence[object]
@@ -57,14 +58,9 @@ class Batch:
 
 def kept_indices(result: object, iterations: int, device: str) -> range:
     """Return the samples whose outputs fit the budget: the last ones, at least one."""
-    tensors = [value for value in _flat(result) if isinstance(value, torch.Tensor)]
-    size = max(1, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+    size = max(1, sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(result)))
     count = max(1, min(iterations, KEPT_OUTPUT_BYTES[device] // size))
     return range(iterations - count, iterations)
-
-
-def _flat(result: object) -> list[object]:
-    return list(result) if isinstance(result, tuple | list) else [result]
 
 
 def tick_us(samples: Sequence[float]) -> float:
@@ -80,7 +76,7 @@ def grow_pool(result: object, count: int) -> None:
 
     On the CPU the pages are written too: they are nowhere before.
     """
-    tensors = [value for value in _flat(result) if isinstance(value, torch.Tensor)]
+    tensors = tensors_of(result)
     held = [[torch.empty_like(tensor) for tensor in tensors] for _ in range(count)]
     for tensor in itertools.chain.from_iterable(held):
         if tensor.device.type == "cpu":
