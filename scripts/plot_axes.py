@@ -22,7 +22,7 @@ from mini_kv.cli.axes_text import curve_lines
 from mini_kv.core.record import from_json
 from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase
 from mini_kv.core.rules.axes import Curve, curves
-from mini_kv.core.svg_plot import COLORS, Axis, Panel, Scale, Series, svg
+from mini_kv.core.svg_plot import COLORS, Panel, PlotAxis, PlotSeries, Scale, svg
 
 METRICS = {"gb_per_s": "GB/s", "net_us": "net P50 (us)", "speedup": "speedup over the reference"}
 
@@ -76,7 +76,7 @@ def _panel(key: tuple[str, str], drawn: Sequence[tuple[str, Curve]], metric: str
     for number, (label, curve) in enumerate(drawn):
         points = ((case.axis_values[axis], metric_of(case, metric)) for case in curve.cases)
         series.append(
-            Series(
+            PlotSeries(
                 points=tuple((value, figure) for value, figure in points if figure is not None),
                 color=COLORS[number % len(COLORS)],
                 name=label,
@@ -84,9 +84,9 @@ def _panel(key: tuple[str, str], drawn: Sequence[tuple[str, Curve]], metric: str
             )
         )
     values = [case.axis_values[axis] for _, curve in drawn for case in curve.cases]
-    across = Axis(title=axis, scale=_scale_of(values))
+    across = PlotAxis(title=axis, scale=_scale_of(values))
     return Panel(
-        title=f"{axis} of {template}", across=across, up=Axis(title=METRICS[metric]), series=tuple(series)
+        title=f"{axis} of {template}", across=across, up=PlotAxis(title=METRICS[metric]), series=tuple(series)
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_kv.core import svg_plot
-from mini_kv.core.svg_plot import Axis, Panel, Scale, Series, svg
+from mini_kv.core.svg_plot import Panel, PlotAxis, PlotSeries, Scale, svg
 
 LEFT, RIGHT = svg_plot.LEFT, svg_plot.PANEL_WIDTH - svg_plot.RIGHT
 CEILING = svg_plot.TITLE_HEIGHT + svg_plot.TOP
@@ -20,12 +20,12 @@ FLOOR = svg_plot.TITLE_HEIGHT + svg_plot.PANEL_HEIGHT - svg_plot.BOTTOM
 Points = list[tuple[svg_plot.Value, float]]
 
 
-def panel(points: Points, across: Scale = "linear", up: Scale = "linear", *more: Series) -> Panel:
-    made = Series(points=tuple(points), color="#123456", name="mine", line="solid")
+def panel(points: Points, across: Scale = "linear", up: Scale = "linear", *more: PlotSeries) -> Panel:
+    made = PlotSeries(points=tuple(points), color="#123456", name="mine", line="solid")
     return Panel(
         title="panel",
-        across=Axis(title="x", scale=across),
-        up=Axis(title="y", scale=up),
+        across=PlotAxis(title="x", scale=across),
+        up=PlotAxis(title="y", scale=up),
         series=(made, *more),
     )
 
@@ -76,7 +76,7 @@ def test_what_has_no_place_is_left_out_and_spoils_nothing() -> None:
 
 def test_a_guide_stretches_no_axis_and_is_cut_off_at_the_edge() -> None:
     points: Points = [(1.0, 1.0), (9.0, 9.0)]
-    guide = Series(points=((-100.0, -100.0), (100.0, 100.0)), color="#000000", mark="none", line="dashed")
+    guide = PlotSeries(points=((-100.0, -100.0), (100.0, 100.0)), color="#000000", mark="none", line="dashed")
     with_guide = svg("t", [panel(points, "linear", "linear", guide)], columns=1)
     assert dots(with_guide) == dots(svg("t", [panel(points)], columns=1))
     lines = re.findall(r'<polyline points="([^"]+)"[^>]* stroke-dasharray="4 3" clip-path="url\(#panel0\)"',
@@ -88,7 +88,11 @@ def test_a_guide_stretches_no_axis_and_is_cut_off_at_the_edge() -> None:
 def test_panels_that_cover_the_same_values_share_their_scale() -> None:
     low = panel([(1.0, 1.0)])
     shared = Panel(
-        title="p", across=low.across, up=Axis(title="y", covers=(1.0, 1000.0)), series=low.series, level=500.0
+        title="p",
+        across=low.across,
+        up=PlotAxis(title="y", covers=(1.0, 1000.0)),
+        series=low.series,
+        level=500.0,
     )
     one, two = dots(svg("t", [shared, shared], columns=2))
     assert two == (one[0] + svg_plot.PANEL_WIDTH, one[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from mini_kv.core.svg_plot import Axis, Panel, Series, svg
+from mini_kv.core.svg_plot import Panel, PlotAxis, PlotSeries, svg
 
 CANDIDATE_COLOR, REFERENCE_COLOR, LIMIT_COLOR = "#c2410c", "#888888", "#1d4ed8"
 
@@ -36,31 +36,35 @@ def picture(data: Sweep) -> str:
     operators = list(dict.fromkeys(point["operator"] for point in data["points"]))
     times = tuple(us for p in data["points"] for us in (p["candidate_us"], p["reference_us"]))
     title = f"{data['device']}: kernel time (CUPTI, cold L2) against bytes moved"
-    panels = [_panel(operator, data, Axis(title="us", scale="log10", covers=times)) for operator in operators]
+    panels = [
+        _panel(operator, data, PlotAxis(title="us", scale="log10", covers=times)) for operator in operators
+    ]
     return svg(title, panels, columns=len(panels))
 
 
-def _panel(operator: str, data: Sweep, up: Axis) -> Panel:
+def _panel(operator: str, data: Sweep, up: PlotAxis) -> Panel:
     points = [point for point in data["points"] if point["operator"] == operator]
     sizes = [point["bytes_moved"] for point in points]
     limit = [(size, size / data["copy_gb_per_s"] / 1e3) for size in (min(sizes), max(sizes))]
     return Panel(
         title=f"{operator}, {points[0]['dtype']}",
-        across=Axis(title="bytes moved", scale="log10"),
+        across=PlotAxis(title="bytes moved", scale="log10"),
         up=up,
         series=(
-            Series(
+            PlotSeries(
                 points=tuple((point["bytes_moved"], point["reference_us"]) for point in points),
                 color=REFERENCE_COLOR,
                 name="PyTorch eager",
                 line="solid",
             ),
-            Series(
+            PlotSeries(
                 points=tuple((point["bytes_moved"], point["candidate_us"]) for point in points),
                 color=CANDIDATE_COLOR,
                 name="candidate",
                 line="solid",
             ),
-            Series(points=tuple(limit), color=LIMIT_COLOR, name="copy bandwidth", mark="none", line="dashed"),
+            PlotSeries(
+                points=tuple(limit), color=LIMIT_COLOR, name="copy bandwidth", mark="none", line="dashed"
+            ),
         ),
     )

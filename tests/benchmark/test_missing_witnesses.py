@@ -61,7 +61,7 @@ def test_a_side_without_kernel_times_is_told(reference: Answer, candidate: Answe
 
 
 def judged(monkeypatch: pytest.MonkeyPatch, reference: Answer, candidate: Answer | Lost) -> BenchmarkCase:
-    monkeypatch.setattr(witnesses, "outside_slope_us", lambda *_: 9.0)  # the judge's clock agrees
+    monkeypatch.setattr(witnesses, "outside_slope_us", lambda *_, **__: 9.0)  # the judge's clock agrees
     crew = crew_with(reference, candidate)
     subject = crew.timed(device="cuda")
     timer = measure_timer(subject)

@@ -123,48 +123,48 @@ def _wide_lines(found: Calibration) -> list[str]:
 
 def picture(found: Calibration) -> str:
     """Return as SVG the error of every process at every length, the ratios, and kernels of many blocks."""
-    from mini_kv.core.svg_plot import COLORS, Axis, Panel, Series, svg
+    from mini_kv.core.svg_plot import COLORS, Panel, PlotAxis, PlotSeries, svg
 
     orange, blue = COLORS[:2]
-    errors = Series(
+    errors = PlotSeries(
         points=tuple(
             (one.true_us, one.net_us - (one.true_us if one.witness_us is None else one.witness_us))
             for one in found.readings
         ),
         color=blue,
     )
-    ratios = Series(
+    ratios = PlotSeries(
         points=tuple((one.nominal_us, 1.05 * one.read_ratio / one.true_ratio) for one in found.ratios),
         color=orange,
     )
-    wide: list[Series] = []
+    wide: list[PlotSeries] = []
     for work, color in (("spin", blue), ("copy", orange)):
         kernels = [one for one in found.wide if one.work == work]
         net = tuple((one.blocks, one.net_us - one.stamped_us) for one in kernels)
         cupti = tuple((one.blocks, one.witness_us - one.stamped_us) for one in kernels)
         wide += [
-            Series(points=net, color=color, name=f"{work}: net P50 (dots), CUPTI (crosses)"),
-            Series(points=cupti, color=color, mark="cross"),
+            PlotSeries(points=net, color=color, name=f"{work}: net P50 (dots), CUPTI (crosses)"),
+            PlotSeries(points=cupti, color=color, mark="cross"),
         ]
     panels = (
         Panel(
             title="Error of the net P50",
-            across=Axis(title="true time, us", scale="log10"),
-            up=Axis(title="read less witness, us"),
+            across=PlotAxis(title="true time, us", scale="log10"),
+            up=PlotAxis(title="read less witness, us"),
             series=(errors,),
             level=0.0,
         ),
         Panel(
             title="A spin 5 % longer",
-            across=Axis(title="spin, us", scale="log10"),
-            up=Axis(title="read ratio"),
+            across=PlotAxis(title="spin, us", scale="log10"),
+            up=PlotAxis(title="read ratio"),
             series=(ratios,),
             level=1.05,
         ),
         Panel(
             title="Many blocks; the line is what a launch adds",
-            across=Axis(title="blocks", scale="log10"),
-            up=Axis(title="read less the timed calls' stamps, us", scale="log10"),
+            across=PlotAxis(title="blocks", scale="log10"),
+            up=PlotAxis(title="read less the timed calls' stamps, us", scale="log10"),
             series=tuple(wide),
             level=found.launch_overhead_us,
         ),

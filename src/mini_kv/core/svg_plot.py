@@ -27,7 +27,7 @@ Scale = Literal["linear", "log2", "log10", "words"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axis:
+class PlotAxis:
     """One axis. It reaches over all points of its panel, and over ``covers``: so panels may share a range.
 
     ``words`` places names next to each other, in the order in which they come.
@@ -39,7 +39,7 @@ class Axis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class PlotSeries:
     """Points (across, up) of one colour; in the legend where it has a name.
 
     What cannot be placed is left out: a number that is not finite, or not positive on a logarithmic axis.
@@ -58,9 +58,9 @@ class Panel:
     """One diagram; ``level`` is a height at which a line goes across, inside what the upward axis covers."""
 
     title: str
-    across: Axis
-    up: Axis
-    series: tuple[Series, ...]
+    across: PlotAxis
+    up: PlotAxis
+    series: tuple[PlotSeries, ...]
     level: float | None = None
 
 
@@ -146,7 +146,7 @@ def _has_place(point: tuple[Value, float], panel: Panel) -> bool:
 # --------------------------------------------------------------------------- axes
 
 
-def _laid_out(axis: Axis, values: Sequence[Value], start: float, end: float) -> _Range:
+def _laid_out(axis: PlotAxis, values: Sequence[Value], start: float, end: float) -> _Range:
     if axis.scale == "words":
         return _words(list(dict.fromkeys(map(str, values))), start, end)
     numbers = [*(float(value) for value in values), *axis.covers]
@@ -206,7 +206,7 @@ def _frame(start: float, end: float, ceiling: float, floor: float) -> str:
     return _line(corners, _FRAME_COLOR)
 
 
-def _mark(series: Series, x: float, y: float) -> str:
+def _mark(series: PlotSeries, x: float, y: float) -> str:
     if series.mark == "dot":
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{series.color}"/>'
     arms = f"M {x - 2.5:.1f} {y - 2.5:.1f} l 5 5 m -5 0 l 5 -5"
