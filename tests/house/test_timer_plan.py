@@ -93,7 +93,7 @@ def test_another_value_call_or_order_is_seen(
         (CPU, r"\A", "# Another comment.\n"),
         (CPU, r'"""Take the samples;', '"""Other words;'),
         (CUDA, r"2_000_000", "2 * 10**6"),
-        (BATCHES, r"-> list\[object\]", "-> Sequence[object]"),
+        (BATCHES, r"-> range:", "-> Sequence[int]:"),
         ("worker.output_samples", r"could not be read when", "cannot be read when"),
     ],
 )

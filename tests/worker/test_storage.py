@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
 from mini_kv.core.tensors import AbsentArg, ScalarArg, TensorSpec, contiguous_strides, element_count
-from mini_kv.worker.ownership import python_keeps
+from mini_kv.worker import storage
+from mini_kv.worker.ownership import is_held, python_keeps
 from mini_kv.worker.storage import (
     as_outputs,
     describe_outputs,
@@ -306,16 +308,25 @@ def test_a_thread_that_lets_go_of_a_result_a_little_late_does_not_hold_it() -> N
     assert payloads == [tensor_bytes(output)]
 
 
-def test_what_a_late_thread_writes_while_owners_are_looked_at_is_not_judged() -> None:
+def test_what_a_late_thread_writes_while_owners_are_looked_at_is_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     output = torch.ones(6)
     handles = [output.view(2, 3)]
+    looking = threading.Event()
 
     def spoil() -> None:
-        time.sleep(0.005)
+        looking.wait(60.0)
         handles.pop().fill_(7.0)
 
+    def look(result: torch.Tensor, results: Sequence[torch.Tensor]) -> bool:
+        looking.set()
+        return is_held(result, results)
+
+    monkeypatch.setattr(storage, "is_held", look)
     thread = threading.Thread(target=spoil)
     thread.start()
     _, payloads = describe_outputs([output], [])
     thread.join()
+    assert float(output[0]) == 7.0
     assert payloads == [tensor_bytes(torch.ones(6))]

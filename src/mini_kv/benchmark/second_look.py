@@ -1,4 +1,4 @@
-"""A second look at a claim: the same samples taken again, right next to whatever seems to contradict them.
+"""A second look at a claim: it is measured again, right next to whatever contradicts it.
 
 A busy machine, or one that wakes its cores slowly, stretches calls for a while. What was measured in another
 moment than the claim proves nothing until the claim was measured in that moment too.

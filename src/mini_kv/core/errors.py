@@ -1,7 +1,7 @@
 """The exceptions that carry a code and an exit code.
 
 A candidate's fault is a returned value and never an exception; what is raised here is the fault of
-the configuration, of the machine or of mini-kv itself.
+the configuration, of the machine, of an archive or of mini-kv itself.
 """
 
 from __future__ import annotations

@@ -127,4 +127,4 @@ NAMESPACE_TIMEOUT_S = 2.0
 """``unshare --user true``, which says whether user namespaces may be made."""
 
 SELF_TEST_TIMEOUT_S = 300.0
-"""All verifications of ``self-test`` together, two at once."""
+"""All verifications of ``doctor --self-test`` together, two at once."""

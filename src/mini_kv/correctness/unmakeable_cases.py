@@ -1,4 +1,4 @@
-"""A case that could not be made is the card's fault only if it cannot be made without the candidate too."""
+"""The card is blamed for a case that cannot be made only if making it fails without the candidate as well."""
 
 from __future__ import annotations
 

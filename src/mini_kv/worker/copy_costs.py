@@ -1,4 +1,4 @@
-"""What inputs that lie in no near cache cost on this machine, by calls that only move their bytes.
+"""How long plain copies of uncached inputs take on this machine.
 
 An operator that does little more than read and write is honestly slower on inputs and results that no call
 has touched, twice or three times where rotating ones fit a near cache. How much slower depends on the sizes

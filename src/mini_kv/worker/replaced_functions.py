@@ -1,6 +1,6 @@
 """Functions, classes and methods that are other objects than before: what was replaced under everyone's feet.
 
-Names that came are none of these: importing a package adds many.
+New names are not counted: importing a package adds many.
 """
 
 from __future__ import annotations
