@@ -12,6 +12,14 @@ from mini_kv.core.rules.registration import NO_FAKE
 from mini_kv.worker.contract_checks import dynamic_shapes, fake_results, opcheck, opcheck_layout
 from mini_kv.worker.load_faults import operator_names, python_fault, registered_text
 
+# What torch.ops remembers of a library that is gone breaks the next opcheck of the same process.
+KEPT: list[torch.library.Library] = []
+
+
+def library_for_good(namespace: str) -> torch.library.Library:
+    KEPT.append(torch.library.Library(namespace, "DEF"))
+    return KEPT[-1]
+
 
 def fault(folder: Path, text: str, helper: str = "") -> str:
     folder.mkdir(exist_ok=True)
@@ -106,7 +114,7 @@ def test_a_library_without_the_operator_was_not_told_what_it_registers() -> None
     before = operator_names()
     missing = "fixture_told::twice"
     assert registered_text(missing, before) == "it registers none at all"
-    other, own = torch.library.Library("fixture_another", "DEF"), torch.library.Library("fixture_told", "DEF")
+    other, own = library_for_good("fixture_another"), library_for_good("fixture_told")
     other.define("twice(Tensor x) -> Tensor")
     assert "it registers 'fixture_another::twice'" in registered_text(missing, before)
     for name in ("double", "half.out", "half", "third", "fourth", "fifth"):
@@ -119,7 +127,7 @@ def test_a_library_without_the_operator_was_not_told_what_it_registers() -> None
 
 
 def test_a_missing_fake_kernel_was_not_told_how_to_register_one() -> None:
-    library = torch.library.Library("fixture_without_fake", "DEF")
+    library = library_for_good("fixture_without_fake")
     library.define("twice(Tensor x) -> Tensor")
     library.impl("twice", lambda x: x * 2, "CPU")
     operator = torch.ops.fixture_without_fake.twice.default
@@ -142,7 +150,7 @@ def test_a_missing_fake_kernel_was_not_told_how_to_register_one() -> None:
 
 def test_a_fake_kernel_that_fails_is_told_in_its_own_words() -> None:
     """Another operator's missing fake kernel, or a fault of the candidate's own, is another cause."""
-    library = torch.library.Library("fixture_fake_fails", "DEF")
+    library = library_for_good("fixture_fake_fails")
     library.define("twice(Tensor x) -> Tensor")
     library.define("other(Tensor x) -> Tensor")
     library.impl("twice", lambda x: x * 2, "CPU")
