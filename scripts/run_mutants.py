@@ -17,7 +17,8 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +60,9 @@ def chosen(module: str, *, whole: bool) -> list[Mutant]:
 def known_equivalents() -> dict[str, str]:
     """Return the committed list: a mutant's name and the reason why no test can notice it."""
     listed = yaml.safe_load((ROOT / plan.EQUIVALENT).read_text("utf-8")) or []
+    for entry in listed:
+        if not str(entry.get("reason") or "").strip():
+            raise SystemExit(f"mutants: {plan.EQUIVALENT} gives no reason for {entry['mutant']}")
     return {entry["mutant"]: entry["reason"] for entry in listed}
 
 
@@ -79,6 +83,8 @@ def cover(modules: Sequence[str], jobs: int) -> runner.Coverage:
             )
         found.seconds |= told["seconds"]
         for test, lines in told["lines"].items():
+            if test in plan.TIMED_TESTS:
+                continue
             for module, numbers in lines.items():
                 if not any(test.startswith(place) for place in plan.DECIDING[module]):
                     continue
@@ -112,52 +118,50 @@ def main(argv: list[str] | None = None) -> int:
     return report(modules, mutants, options.jobs, sampled=not options.all and not options.module)
 
 
+def control(modules: Sequence[str], covered: runner.Coverage, jobs: int) -> None:
+    """Run each module's tests as for a mutant, but on the module as it is.
+
+    Raises ``SystemExit`` where one fails: it would notice whatever it is shown.
+    """
+    tested = [module for module in modules if covered.of_module(module)]
+    work = [
+        (
+            functools.partial(runner.run_unchanged, module, source_of(module), covered.of_module(module)),
+            20 * plan.MUTANT_LIMIT_S,
+        )
+        for module in tested
+    ]
+    for number, told in runner.together(work, jobs):
+        if told is None or told["code"] != 0:
+            why = told["test"] or f"pytest ended with {told['code']}" if told else "nothing was answered"
+            raise SystemExit(
+                f"mutants: the unit tests of {tested[number]} fail where nothing is mutated: {why}"
+            )
+
+
 def report(modules: Sequence[str], mutants: Sequence[Mutant], jobs: int, *, sampled: bool) -> int:
     """Try the mutants and print the table; return the exit code."""
     started = time.monotonic()
     covered = cover(modules, jobs)
-    used = {test for lines in covered.tests.values() for test in lines[runner.ALL_LINES]}
-    unit_s = sum(covered.seconds[test] for test in used)
+    control(modules, covered, jobs)
+    tests = {test for module in modules for test in covered.of_module(module)}
+    unit_s = sum(covered.seconds[test] for test in tests)
     print(
-        f"{len(used)} unit tests, {unit_s:.1f} s of processor time together (traced); {len(mutants)} mutants"
+        f"{len(tests)} unit tests of {len(modules)} modules,"
+        f" {unit_s:.1f} s of processor time together (traced);"
+        f" {len(mutants)} mutants",
+        flush=True,
     )
     equivalent = known_equivalents()
-    tallies = {module: Tally() for module in modules}
-    faults: list[str] = []
-    for mutant, test in tried(mutants, covered, jobs):
-        tally = tallies[mutant.module]
-        if test is not None:
-            tally.noticed += 1
-            if mutant.name in equivalent:
-                faults.append(f"listed as equivalent, but {test} notices it: {mutant.name}")
-        elif mutant.name in equivalent:
-            tally.equivalent += 1
-        else:
-            tally.survived.append(mutant.name)
-            why = "" if covered.of(mutant) else " (no unit test runs it)"
-            print(f"survived{why}: {mutant.name}", flush=True)
-    every = {
-        mutant.name
-        for module in modules
-        for mutant in mutants_of(module, source_of(module).read_text("utf-8"))
-    }
-    faults += [
-        f"listed as equivalent, but there is no such mutant any more: {name}"
-        for name in equivalent
-        if name.partition(":")[0] in modules and name not in every
-    ]
-    counted = [
-        (module, tally.noticed, len(tally.survived), tally.equivalent) for module, tally in tallies.items()
-    ]
-    width = max(len(module) for module in modules)
-    print(f"\n{'module':<{width}}  noticed  survived  equivalent")
-    for module, noticed, survived, same in counted:
-        print(f"{module:<{width}}  {noticed:7}  {survived:8}  {same:10}")
-    noticed, survived = sum(row[1] for row in counted), sum(row[2] for row in counted)
-    share = noticed / (noticed + survived) if noticed + survived else 0.0
+    tallies, faults = tallied(mutants, covered, equivalent, jobs)
+    faults += gone(equivalent, modules, whole_plan=len(modules) == len(plan.DECIDING))
+    print_table(modules, tallies)
+    noticed = sum(tally.noticed for tally in tallies.values())
+    # Equivalents count as not noticed: a long list of them does not make the share larger.
+    share = noticed / len(mutants) if mutants else 0.0
     print(
-        f"\n{noticed} of {noticed + survived} noticed, {100 * share:.1f} %;"
-        f" {time.monotonic() - started:.0f} s"
+        f"\n{noticed} of {len(mutants)} noticed, {100 * share:.1f} %; {time.monotonic() - started:.0f} s,"
+        f" {sum(os.times()[:4]):.0f} s of processor time"
     )
     if sampled and len(mutants) < plan.LEAST_MUTANTS:
         faults.append(f"{len(mutants)} mutants were tried; required: at least {plan.LEAST_MUTANTS}")
@@ -174,26 +178,68 @@ def report(modules: Sequence[str], mutants: Sequence[Mutant], jobs: int, *, samp
     return 1 if faults else 0
 
 
-def tried(mutants: Sequence[Mutant], covered: runner.Coverage, jobs: int) -> list[tuple[Mutant, str | None]]:
-    """Run every mutant against the tests that run its lines; return what notices each, or ``None``."""
-    outcomes: dict[int, str | None] = {}
-    numbers = [number for number, mutant in enumerate(mutants) if covered.of(mutant)]
+def tallied(
+    mutants: Sequence[Mutant], covered: runner.Coverage, equivalent: Mapping[str, str], jobs: int
+) -> tuple[dict[str, Tally], list[str]]:
+    """Try the mutants, print the name of each that survives; return the counts by module, and faults."""
+    tallies: dict[str, Tally] = defaultdict(Tally)
+    faults: list[str] = []
+    for mutant, test in tried(mutants, covered, jobs):
+        tally = tallies[mutant.module]
+        if test is not None:
+            tally.noticed += 1
+            if mutant.name in equivalent:
+                faults.append(f"listed as equivalent, but {test} notices it: {mutant.name}")
+        elif mutant.name in equivalent:
+            tally.equivalent += 1
+        else:
+            tally.survived.append(mutant.name)
+            why = "" if covered.of(mutant) else " (no unit test runs it)"
+            print(f"survived{why}: {mutant.name}", flush=True)
+    return tallies, faults
+
+
+def gone(equivalent: Mapping[str, str], modules: Sequence[str], *, whole_plan: bool) -> list[str]:
+    """Return a sentence for each entry of the list that names no mutant of these modules any more."""
+    every = {
+        mutant.name
+        for module in modules
+        for mutant in mutants_of(module, source_of(module).read_text("utf-8"))
+    }
+    return [
+        f"listed as equivalent, but there is no such mutant any more: {name}"
+        for name in equivalent
+        if (whole_plan or name.partition(":")[0] in modules) and name not in every
+    ]
+
+
+def print_table(modules: Sequence[str], tallies: Mapping[str, Tally]) -> None:
+    """Print what became of each module's mutants."""
+    width = max(len(module) for module in modules)
+    print(f"\n{'module':<{width}}  noticed  survived  equivalent")
+    for module in modules:
+        tally = tallies[module]
+        print(f"{module:<{width}}  {tally.noticed:7}  {len(tally.survived):8}  {tally.equivalent:10}")
+
+
+def tried(
+    mutants: Sequence[Mutant], covered: runner.Coverage, jobs: int
+) -> Iterator[tuple[Mutant, str | None]]:
+    """Run every mutant against the tests that run its lines; yield what notices each, or ``None``."""
+    tested = [mutant for mutant in mutants if covered.of(mutant)]
+    for mutant in mutants:
+        if not covered.of(mutant):
+            yield mutant, None
     work = [
         (
-            functools.partial(
-                runner.run_mutant,
-                mutants[number],
-                source_of(mutants[number].module),
-                covered.of(mutants[number]),
-            ),
+            functools.partial(runner.run_mutant, mutant, source_of(mutant.module), covered.of(mutant)),
             plan.MUTANT_LIMIT_S,
         )
-        for number in numbers
+        for mutant in tested
     ]
     for place, told in runner.together(work, jobs):
         # A child that answers nothing died of the mutant, or of its time: nobody would overlook that.
-        outcomes[numbers[place]] = told["test"] if told is not None else "its process died"
-    return [(mutant, outcomes.get(number)) for number, mutant in enumerate(mutants)]
+        yield tested[place], told["test"] if told is not None else "its process died"
 
 
 if __name__ == "__main__":

@@ -394,3 +394,15 @@ def test_a_tampered_archive_is_not_told_with_exit_code_0(tmp_path: Path, mini_kv
     path.unlink()
     code, out, _ = mini_kv("rebuild-index", "--artifacts", str(tmp_path))
     assert (code, out.partition(":")[0]) == (7, "0 attempts indexed, 1 damaged and left out")
+
+
+def test_numbers_stand_at_the_right_of_their_column_and_names_at_the_left() -> None:
+    rows = [
+        row(1, candidate_id="a", geomean_speedup=2.0),
+        row(2, candidate_id="long_name", geomean_speedup=12.0),
+    ]
+    lines = to_text(rank_attempts(rows)).splitlines()[2:]
+    assert [line.index(name) for line, name in zip(lines, ("candidate", "long_name", "a "), strict=True)] == [
+        6
+    ] * 3
+    assert lines[0].index("speedup") + len("speedup") == lines[2].index("2.00x") + len("2.00x")

@@ -11,7 +11,7 @@ import copy
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -46,7 +46,11 @@ _TEXT_KEYWORDS = frozenset({"message", "evidence", "detail", "timeout_s", "max_r
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """One mutation. ``number`` is its place among those of the module that are made alike."""
+    """One mutation. ``number`` is its place among all of the module.
+
+    ``first_line`` to ``last_line`` hold what is changed, ``statement`` are the lines of the statement around
+    it. ``at_import`` tells code that runs when the module is imported, before any test.
+    """
 
     module: str
     function: str
@@ -56,6 +60,8 @@ class Mutant:
     number: int
     first_line: int
     last_line: int
+    statement: tuple[int, int]
+    at_import: bool
 
     @property
     def name(self) -> str:
@@ -67,6 +73,15 @@ class Mutant:
     def rank(self) -> str:
         """Its place in a sample, which follows from its name alone."""
         return hashlib.sha256(self.name.encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where a node stands: the function by name, the statement's lines, whether import runs it."""
+
+    function: str = "module"
+    statement: tuple[int, int] = (1, 1)
+    at_import: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +98,9 @@ def mutants_of(module: str, source: str) -> list[Mutant]:
     lines = source.splitlines()
     seen: Counter[tuple[str, str, str]] = Counter()
     found = []
-    for number, (function, change) in enumerate(_changes(ast.parse(source))):
-        node = change.node
-        first, last = _lines(node)
+    for number, (place, change) in enumerate(_changes(ast.parse(source))):
+        first, last = _lines(change.node)
+        function = place.function
         text = lines[first - 1].strip()
         seen[function, change.operator, text] += 1
         found.append(
@@ -98,6 +113,8 @@ def mutants_of(module: str, source: str) -> list[Mutant]:
                 number=number,
                 first_line=first,
                 last_line=last,
+                statement=place.statement,
+                at_import=place.at_import,
             )
         )
     return found
@@ -130,17 +147,24 @@ def _lines(node: ast.AST) -> tuple[int, int]:
     )
 
 
-def _changes(tree: ast.Module) -> Iterator[tuple[str, _Change]]:
-    yield from _walk(tree, "module")
+def _changes(tree: ast.Module) -> Iterator[tuple[_Place, _Change]]:
+    yield from _walk(tree, _Place())
 
 
-def _walk(node: ast.AST, function: str) -> Iterator[tuple[str, _Change]]:
+def _walk(node: ast.AST, place: _Place) -> Iterator[tuple[_Place, _Change]]:
+    if isinstance(node, ast.stmt):
+        place = replace(place, statement=_lines(node))
+    body, inside = set[int](), place
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        function = node.name if function == "module" else f"{function}.{node.name}"
+        name = node.name if place.function == "module" else f"{place.function}.{node.name}"
+        place = replace(place, function=name)
+        # A default is evaluated where the function is defined, its body where it is called.
+        inside = replace(place, at_import=place.at_import and isinstance(node, ast.ClassDef))
+        body = set(map(id, node.body))
     for change in _changes_at(node):
-        yield function, change
+        yield place, change
     for child in _children(node):
-        yield from _walk(child, function)
+        yield from _walk(child, inside if id(child) in body else place)
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
@@ -160,9 +184,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Call():
             yield from (node.func, *node.args)
             yield from (each.value for each in node.keywords if each.arg not in _TEXT_KEYWORDS)
-        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-            return
-        case ast.Assert():
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Assert():
             return
         case _:
             yield from ast.iter_child_nodes(node)
@@ -176,6 +198,8 @@ def _is_type(node: ast.Assign) -> bool:
 
 def _changes_at(node: ast.AST) -> Iterator[_Change]:
     match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield _Change(node=node, operator="without not", replacement=operand)
             if (

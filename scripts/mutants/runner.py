@@ -16,7 +16,9 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -39,20 +41,27 @@ class Coverage:
 
     def of(self, mutant: Mutant) -> list[str]:
         """Return the tests that run a mutant's lines, the quickest first; all for code run at import."""
-        lines = self.tests.get(mutant.module, {})
-        if mutant.function == "module" or ("." not in mutant.function and mutant.function[:1].isupper()):
-            found = set(lines.get(ALL_LINES, ()))
-        else:
-            found = {
-                test
-                for line in range(mutant.first_line, mutant.last_line + 1)
-                for test in lines.get(line, ())
-            }
-        return sorted(found, key=lambda test: (self.seconds[test], test))
+        if mutant.at_import:
+            return self.of_module(mutant.module)
+        # A constant that the compiler folds has no line of its own: then its statement's count.
+        found = self._of_lines(mutant.module, mutant.first_line, mutant.last_line)
+        return self._sorted(found or self._of_lines(mutant.module, *mutant.statement))
+
+    def of_module(self, module: str) -> list[str]:
+        """Return the tests that are to notice a change of a module, the quickest first."""
+        return self._sorted(self.tests.get(module, {}).get(ALL_LINES, ()))
+
+    def _of_lines(self, module: str, first: int, last: int) -> set[str]:
+        lines = self.tests.get(module, {})
+        return {test for line in range(first, last + 1) for test in lines.get(line, ())}
+
+    def _sorted(self, tests: Iterable[str]) -> list[str]:
+        return sorted(tests, key=lambda test: (self.seconds[test], test))
 
 
 def preload() -> None:
     """Import what is not ours, so that children need not: slow, and the same for all."""
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
     for name in (
         "pytest",
         "hypothesis",
@@ -64,6 +73,14 @@ def preload() -> None:
         "torch",
     ):
         importlib.import_module(name)
+
+
+def _answered(work: Callable[[], object]) -> object:
+    try:
+        return work()
+    except Exception:  # noqa: BLE001
+        # A fault of this harness must not look like a mutant that killed its process.
+        return {"fault": traceback.format_exc()}
 
 
 def in_child(work: Callable[[], object], *, limit_s: int) -> Generator[None, None, Any]:
@@ -78,9 +95,9 @@ def in_child(work: Callable[[], object], *, limit_s: int) -> Generator[None, Non
         os.dup2(null, 1)
         os.dup2(null, 2)
         try:
-            answer = json.dumps(work()).encode()
-            while answer:
-                answer = answer[os.write(writing, answer) :]
+            left = json.dumps(_answered(work)).encode()
+            while left:
+                left = left[os.write(writing, left) :]
         finally:
             os._exit(0)
     os.close(writing)
@@ -103,7 +120,10 @@ def in_child(work: Callable[[], object], *, limit_s: int) -> Generator[None, Non
     except ProcessLookupError:
         pass
     os.waitpid(child, 0)
-    return json.loads(said) if said else None
+    answer = json.loads(said) if said else None
+    if isinstance(answer, dict) and "fault" in answer:
+        raise SystemExit(f"mutants: a fault of the harness itself:\n{answer['fault']}")
+    return answer
 
 
 def together(works: Sequence[tuple[Callable[[], object], int]], jobs: int) -> Iterator[tuple[int, Any]]:
@@ -148,11 +168,28 @@ def run_tests(node_ids: Sequence[str], plugins: Sequence[object] = ()) -> int:
 
 def run_mutant(mutant: Mutant, source: Path, node_ids: Sequence[str]) -> dict[str, str | None]:
     """Return ``{"test": name}`` of the test that notices a mutant, or of ``None``."""
-    tree = mutated_tree(source.read_text("utf-8"), mutant.number)
-    sys.meta_path.insert(0, _Finder(mutant.module, tree, source))
+    code, noticed = _run_replaced(
+        mutant.module, source, node_ids, mutated_tree(source.read_text("utf-8"), mutant.number)
+    )
+    return {"test": None if code == 0 else noticed.test or f"pytest ended with {code}"}
+
+
+def run_unchanged(module: str, source: Path, node_ids: Sequence[str]) -> dict[str, Any]:
+    """Run tests as :func:`run_mutant` does, on the module as it is: what fails here would notice anything."""
+    code, noticed = _run_replaced(module, source, node_ids, ast.parse(source.read_text("utf-8")))
+    return {"code": code, "test": noticed.test}
+
+
+def _run_replaced(
+    module: str, source: Path, node_ids: Sequence[str], tree: ast.Module
+) -> tuple[int, _Noticed]:
+    finder = _Finder(module, compile(tree, str(source), "exec", dont_inherit=True), source)
+    sys.meta_path.insert(0, finder)
     noticed = _Noticed()
     code = run_tests(node_ids, [noticed])
-    return {"test": None if code == 0 else noticed.test or f"pytest ended with {code}"}
+    if code == 0 and not finder.used:
+        raise RuntimeError(f"the tests of {module} passed without importing it")
+    return code, noticed
 
 
 class _Noticed:
@@ -165,14 +202,16 @@ class _Noticed:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, module: str, tree: ast.Module, source: Path) -> None:
-        self._module, self._tree, self._source = module, tree, source
+    def __init__(self, module: str, code: CodeType, source: Path) -> None:
+        self._module, self._code, self._source = module, code, source
+        self.used = False
 
     def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
         """Answer for the one module."""
         if fullname != self._module:
             return None
-        loader = _Loader(fullname, str(self._source), self._tree)
+        self.used = True
+        loader = _Loader(fullname, str(self._source), self._code)
         is_package = self._source.name == "__init__.py"
         return importlib.util.spec_from_file_location(
             fullname,
@@ -183,13 +222,13 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    def __init__(self, fullname: str, path: str, tree: ast.Module) -> None:
+    def __init__(self, fullname: str, path: str, code: CodeType) -> None:
         super().__init__(fullname, path)
-        self._tree = tree
+        self._code = code
 
     def get_code(self, fullname: str) -> CodeType:
         """Return the mutant, compiled."""
-        return compile(self._tree, self.path, "exec", dont_inherit=True)
+        return self._code
 
 
 # --------------------------------------------------------------------------- coverage

@@ -9,13 +9,20 @@ import msgspec
 import pytest
 
 import attempt_factory as make
-from mini_kv.artifacts import load_baseline, promote_baseline
+from mini_kv.artifacts import baselines, load_baseline, promote_baseline
 from mini_kv.core.errors import ConfigurationError, ExitCode, IntegrityError
+from mini_kv.core.records.archived_files import (
+    BENCHMARK_FILE,
+    CARD_FILE,
+    ENVIRONMENT_FILE,
+    MANIFEST_FILE,
+)
 from mini_kv.core.records.attempt import Axis, Baseline
 from mini_kv.core.records.card import BenchmarkPlan
 from mini_kv.core.records.results import Status
 
 MiniKv = Callable[..., tuple[int, str, str]]
+WANTED: Any = (BENCHMARK_FILE, CARD_FILE, ENVIRONMENT_FILE, MANIFEST_FILE)
 PASSED = ("build", "numerics", "contract")
 
 
@@ -313,3 +320,19 @@ def test_command_names_what_was_changed(attempt_folder: Path, tmp_path: Path, mi
     )
     assert (code, out) == (7, "")
     assert "benchmark.json is missing" in err
+
+
+@pytest.mark.parametrize(
+    "name", ["benchmark.json", "environment.json", "task_card.json", "candidate_manifest.json"]
+)
+def test_a_record_that_the_attempt_does_not_list_was_promoted(tmp_path: Path, name: str) -> None:
+    """Nothing says that a file is what was archived where the attempt has no hash of it."""
+    archived, writer = make.write_attempt(tmp_path / "artifacts")
+    unlisted = msgspec.structs.replace(
+        archived, files=tuple(file for file in archived.files if file.path != name)
+    )
+    wanted = next(one for one in WANTED if one.name == name)
+    assert baselines._archived(writer.folder, archived, wanted) is not None
+    with pytest.raises(ConfigurationError, match=f"it holds no {name}") as refused:
+        baselines._archived(writer.folder, unlisted, wanted)
+    assert refused.value.code == "NOT_PROMOTABLE"

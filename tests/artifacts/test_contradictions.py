@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 
 import attempt_factory as make
-from mini_kv.artifacts.contradictions import of_parts
+from mini_kv.artifacts.contradictions import contradictions, of_parts
 from mini_kv.core.records.attempt import Attempt
 from mini_kv.core.records.benchmark import Benchmark, BenchmarkCase
 from mini_kv.core.rules.statistics import geometric_mean
@@ -125,3 +126,33 @@ def test_a_primary_case_without_times_has_no_primary_p50() -> None:
     other = msgspec.structs.replace(SOUND, primary_case_id="gone")
     assert told(other) == ["it says that its primary P50 is 10.0, its records say None"]
     assert told(other, primary_p50_us=None) == []
+
+
+def test_an_id_that_is_no_attempts_was_not_told() -> None:
+    assert told(attempt_id="latest") == ["its id is latest, which is no attempt's"]
+    (found,) = told(started_at="2026-03-01T12:00:01.000000Z")
+    assert found.startswith(
+        "it says that its id's time is 20260301T120000Z, its records say 20260301T120001Z"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "told_so"),
+    [
+        ({"geomean_speedup": None}, "it says that its speedup is None, its records say 2.0"),
+        ({"benchmark_stable": None}, "it says that its benchmark's stability is None, its records say True"),
+    ],
+)
+def test_an_attempt_that_says_half_of_its_times_was_not_held_against_them(
+    tmp_path: Path, changes: dict[str, Any], told_so: str
+) -> None:
+    claimed, writer = make.write_attempt(tmp_path, **changes)
+    assert contradictions(writer.folder, claimed) == (told_so,)
+
+
+def test_an_attempt_that_was_not_timed_needs_no_benchmark(tmp_path: Path) -> None:
+    claimed, writer = make.write_attempt(
+        tmp_path, benchmark_stable=None, geomean_speedup=None, primary_p50_us=None
+    )
+    (writer.folder / "benchmark.json").unlink()
+    assert contradictions(writer.folder, claimed) == ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 from pathlib import Path
@@ -11,15 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fake_project import FakeProject, fake_project, press_ctrl_c_when
 from fake_worker import use_cast
 from mini_kv.cli import comparison_text
 from mini_kv.cli.main import main
 from mini_kv.comparison import CompareRequest, ComparisonVerdict, compare
-from mini_kv.comparison.verdicts import estimate, sentence, word_of
 from mini_kv.core.canonical import sha256_bytes
 from mini_kv.core.errors import ConfigurationError, ExitCode
 from mini_kv.core.record import from_json
@@ -394,36 +390,3 @@ def test_the_script_hands_two_candidates_on(project_root: Path) -> None:
     assert "v0_naive v1_block_reduce" in script
     checked = subprocess.run(["bash", "-n", str(project_root / "scripts/compare_rmsnorm.sh")], check=False)
     assert checked.returncode == 0 and os.access(project_root / "scripts/compare_rmsnorm.sh", os.X_OK)
-
-
-# ---------------------------------------------------------------------------- statistics
-
-
-def test_the_interval_is_students_over_pairs() -> None:
-    ratio = estimate([0.01, 0.03, 0.02])
-    assert ratio is not None
-    # t(0.975, 2) = 4.3027; standard error 0.01 / sqrt(3).
-    reach = 4.3027 * 0.01 / math.sqrt(3)
-    assert ratio.ratio == pytest.approx(math.exp(0.02))
-    assert (ratio.lower, ratio.upper) == (
-        pytest.approx(math.exp(0.02 - reach), rel=1e-5),
-        pytest.approx(math.exp(0.02 + reach), rel=1e-5),
-    )
-    assert word_of(ratio) == "no_difference"
-
-
-@pytest.mark.parametrize("log_ratios", [[], [0.1], [0.1, math.nan], [math.inf, 0.0]])
-def test_too_few_or_impossible_ratios_decide_nothing(log_ratios: list[float]) -> None:
-    assert estimate(log_ratios) is None
-    assert word_of(None) == "undecided"
-    assert "fewer than two pairs" in sentence("undecided", None)
-
-
-@given(st.lists(st.floats(-2.0, 2.0), min_size=2, max_size=9))
-def test_swapping_the_sides_mirrors_the_verdict(log_ratios: list[float]) -> None:
-    one, two = estimate(log_ratios), estimate([-value for value in log_ratios])
-    assert one is not None and two is not None
-    mirror = {"faster": "slower", "slower": "faster"}
-    assert word_of(two) == mirror.get(word_of(one), word_of(one))
-    assert one.ratio * two.ratio == pytest.approx(1.0)
-    assert one.lower <= one.ratio * (1 + 1e-9) and one.ratio <= one.upper * (1 + 1e-9)

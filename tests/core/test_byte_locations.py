@@ -47,3 +47,22 @@ def test_sentences_name_arguments_as_the_schema_does() -> None:
     assert places.argument(7) == "argument 7"
     assert isinstance(described[2], ScalarArg)
     assert (Places().storage(1), Places().byte(0, 5)) == ("input payload 1", "byte 5")
+
+
+def test_a_byte_lies_in_the_argument_whose_storage_it_is() -> None:
+    described, _ = export_arguments((1e-5, torch.empty(2, 3), torch.empty(10)[1::2], torch.empty(4, 4)))
+    places = Places(arguments=described, names=("eps", "x", "y", "z"))
+    assert places.storage(1) == "argument 2 ('y')"
+    assert places.byte(0, 20) == "element [1, 2]"
+    assert places.byte(1, 4) == "element [0]"
+    assert places.byte(1, 8) == "byte 8 of its storage"
+    assert places.byte(2, 20) == "element [1, 1]"
+    assert places.storage(9) == "input payload 9"
+    assert places.tensors(("float32",)) == [1, 2, 3]
+    assert places.tensors(("float64",)) == []
+
+
+def test_two_arguments_of_one_storage_are_both_named() -> None:
+    base = torch.empty(4, 4)
+    described, _ = export_arguments((base, base.t()))
+    assert Places(arguments=described, names=("x",)).storage(0) == "argument 0 ('x') and argument 1"

@@ -11,7 +11,13 @@ from mini_kv.core.records.benchmark import KernelSeen, KernelWitness
 from mini_kv.core.records.card import CaseKind, Contract
 from mini_kv.core.records.correctness import CallTrace, ContractCheck
 from mini_kv.core.records.results import Finding, Status
-from mini_kv.core.rules.policies import judge_timed_kernels, judge_trace, library_kernels, library_operators
+from mini_kv.core.rules.policies import (
+    judge_timed_kernels,
+    judge_trace,
+    judges_trace,
+    library_kernels,
+    library_operators,
+)
 from mini_kv.core.rules.suite import suite_hash
 from mini_kv.correctness.contract_plan import collect_samples
 from mini_kv.correctness.tracing import run_trace
@@ -125,3 +131,32 @@ def test_policies_at_their_defaults_leave_the_suite_hash_as_it_was() -> None:
 
 
 SUITE_BEFORE = "7accca83635e8ecaca5b99e75f1730f9921797a4febe374c0fcaad6ae4f58996"
+
+
+def test_library_calls_and_workspaces_are_judged_each_by_its_own_policy() -> None:
+    seen = CallTrace(operators=("aten::mul",), kernels=(), kept_bytes=1)
+
+    def codes(**policies: bool) -> list[str]:
+        return [finding.code for finding in judge_trace(seen, Contract(**policies), "probe")]
+
+    assert codes() == []
+    assert codes(allow_library_calls=False) == ["LIBRARY_CALL"]
+    assert codes(allow_workspace=False) == ["WORKSPACE_KEPT"]
+    clean = CallTrace(operators=("probe::a", "aten::empty"), kernels=("mine",), kept_bytes=0)
+    assert judge_trace(clean, STRICT, "probe") == ()
+    assert [
+        judges_trace(Contract(allow_library_calls=one, allow_workspace=other))
+        for one, other in ((True, True), (True, False), (False, True), (False, False))
+    ] == [False, True, True, True]
+
+
+@pytest.mark.parametrize(("count", "more"), [(6, ""), (7, " and 1 more"), (9, " and 3 more")])
+def test_six_library_calls_are_shown_and_the_others_counted(count: int, more: str) -> None:
+    names = tuple(f"aten::op{number}" for number in range(count))
+    (finding,) = judge_trace(CallTrace(operators=names, kernels=(), kept_bytes=0), STRICT, "probe")
+    assert finding.message.startswith(f"the candidate called {', '.join(names[:6])}{more}; the card wants")
+    assert finding.evidence == names
+
+
+def test_a_case_without_a_witness_has_no_kernels_to_judge() -> None:
+    assert judge_timed_kernels(None, STRICT) == ()

@@ -301,3 +301,18 @@ def test_without_a_tick_it_is_the_plain_median() -> None:
     for tick in (-1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="tick"):
             tick_median([1.0], tick)
+
+
+def test_what_is_not_defined_is_said_to_be_and_infinity_is_the_end_of_the_tail() -> None:
+    for a, b, x in ((1.0, 1.0, 1.1), (1.0, 1.0, -0.1), (0.0, 1.0, 0.5), (1.0, 0.0, 0.5), (1.0, 1.0, 2.0)):
+        with pytest.raises(ValueError, match=r"I_x\(a, b\) is not defined"):
+            student_t.incomplete_beta(a, b, x)
+    assert [student_t.incomplete_beta(0.5, 0.5, x) for x in (0.0, 1.0)] == [0.0, 1.0]
+    assert [student_t.survival(t, 3) for t in (math.inf, -math.inf)] == [0.0, 1.0]
+    for t, degrees in ((1.0, 0.0), (1.0, -1.0), (1.0, math.nan)):
+        with pytest.raises(ValueError, match="not defined"):
+            student_t.survival(t, degrees)
+    for probability, degrees in ((0.0, 5.0), (1.0, 5.0), (0.5, 0.0)):
+        with pytest.raises(ValueError, match="no quantile"):
+            student_t.quantile(probability, degrees)
+    assert student_t.quantile(0.5, 7) == pytest.approx(0.0, abs=1e-12)

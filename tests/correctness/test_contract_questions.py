@@ -76,3 +76,24 @@ def test_a_library_that_does_not_load_a_second_time_is_one_failed_check(crew: Cr
         GRADCHECK, double_manifest(), questions(crew), crew.seat(), load=lambda: fault, progress=silent
     )
     assert [(one.name, one.status, one.code) for one in found] == [("load", Status.FAIL, "LOAD_CRASHED")]
+
+
+def test_a_library_is_not_loaded_a_second_time_to_ask_nothing(crew: Crew) -> None:
+    def load() -> Finding | None:
+        raise AssertionError("nothing is asked of it")
+
+    assert run_contract(double_card(), double_manifest(), (), crew.seat(), load=load, progress=silent) == ()
+
+
+def test_two_sizes_are_enough_for_a_dynamic_shape_and_one_is_not(crew: Crew) -> None:
+    samples = collect_samples(GRADCHECK, crew.oracle())
+    assert len(samples) >= 2
+    two = Question(check="dynamic_shapes", samples=tuple(samples[:2]))
+    one = Question(check="dynamic_shapes", samples=tuple(samples[:1]))
+    seat = crew.seat()
+    found = ask_all(double_manifest(), (one, two), seat, silent)
+    assert [(check.status, check.code) for check in found] == [
+        (Status.SKIPPED, "TOO_FEW_SIZES"),
+        (Status.PASS, None),
+    ]
+    assert len(crew.asked(p.CheckContract)) == 1

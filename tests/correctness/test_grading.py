@@ -16,10 +16,11 @@ from mini_kv.core.records.card import Case, CaseKind, Contract, Raises, Toleranc
 from mini_kv.core.records.correctness import Mismatch, Numerics
 from mini_kv.core.rules.byte_locations import Places
 from mini_kv.core.rules.output_form import grade_form
-from mini_kv.core.tensors import AbsentArg, OutputSpec, ScalarArg, TensorSpec, input_bytes
+from mini_kv.core.tensors import GUARD_BYTES, AbsentArg, OutputSpec, ScalarArg, TensorSpec, input_bytes
 from mini_kv.correctness.grading import (
     describe_argument,
     grade_gradients,
+    grade_guards,
     grade_illegal,
     grade_inputs,
     grade_numerics,
@@ -323,3 +324,51 @@ def test_sizes_count_elements_and_not_storages() -> None:
         input_bytes([tensor(storage_bytes=1 << 30), ScalarArg(value=1), tensor(dtype="float64")]) == 512 * 10
     )
     assert output_bytes(p.ExpectedOutput(shape=(3, 5), dtype="bfloat16", device="cpu")) == 30
+
+
+def test_one_element_with_strides_of_its_own_is_not_contiguous() -> None:
+    wanted = p.ExpectedOutput(shape=(1,), dtype="float32", device="cpu")
+    assert form(changed(shape=(1,), strides=(1,)), wanted=(wanted,)) == []
+    assert form(changed(shape=(1,), strides=(7,)), wanted=(wanted,)) == ["WRONG_STRIDES"]
+
+
+def test_memory_that_something_else_holds_is_told_once() -> None:
+    assert form(changed(held=True)) == ["OUTPUT_HELD"]
+    assert form(changed(held=True, aliases_input=0)) == ["ALIASES_INPUT"]
+    assert form(changed(held=True), contract=Contract(functional=False)) == []
+
+
+FILLED = bytes([0x5A]) * (2 * GUARD_BYTES)
+
+
+def guards(zones: list[bytes], sent: tuple[bytes, ...] = (b"abcd", b""), stray: int = 0) -> list[str]:
+    return [finding.message for finding in grade_guards(sent, zones, 0x5A, stray)]
+
+
+def test_a_storage_without_bytes_has_no_guard_zone() -> None:
+    assert guards([FILLED, b""]) == []
+    (found,) = guards([FILLED, FILLED])
+    assert found.startswith("the call wrote outside the storage of input payload 1")
+    assert len(guards([b"", b""])) == 1
+    assert guards([FILLED]) == ["1 guard zones came back; there are 2 input storages"]
+
+
+@pytest.mark.parametrize(
+    ("at", "told"),
+    [
+        (0, f"{GUARD_BYTES} bytes before its start"),
+        (GUARD_BYTES - 1, "1 bytes before its start"),
+        (GUARD_BYTES, "at byte 4; it has 4"),
+        (GUARD_BYTES + 3, "at byte 7; it has 4"),
+    ],
+)
+def test_a_write_next_to_an_input_is_told_by_its_place(at: int, told: str) -> None:
+    zone = bytearray(FILLED)
+    zone[at] ^= 1
+    (found,) = guards([bytes(zone), b""])
+    assert found.endswith(told)
+
+
+def test_stray_writes_are_counted_next_to_the_guard_zones() -> None:
+    (found,) = guards([FILLED, b""], stray=2)
+    assert found.startswith("the call wrote to 2 blocks of memory that it was not given; they lay next to")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import math
 import re
 from pathlib import Path
 
@@ -113,3 +115,19 @@ def test_constants_are_numbers_in_capitals_and_a_policys_fields(
     path = tmp_path / "m.py"
     path.write_text(source)
     assert constants_of(path, tmp_path) == found
+
+
+def running(name: str) -> object:
+    """Return the value of a constant by dotted name, of the module as it is imported."""
+    module, _, last = name.rpartition(".")
+    if module.endswith(".Policy"):
+        return getattr(importlib.import_module(f"mini_kv.{module.removesuffix('.Policy')}").Policy(), last)
+    return getattr(importlib.import_module(f"mini_kv.{module}"), last)
+
+
+def test_what_is_documented_is_what_runs(project_root: Path) -> None:
+    """A constant that is assigned again further down would be documented wrongly."""
+    rows = documented((project_root / "docs/method.md").read_text(encoding="utf-8"))
+    assert len(rows) > 50
+    for name, text in rows:
+        assert running(name) == eval(text, {"math": math}), name

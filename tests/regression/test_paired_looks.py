@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from mini_kv.core.records.regression import CaseComparison, Decision, Regression
 from mini_kv.core.rules import student_t
 from mini_kv.core.rules.statistics import mean, std
 from mini_kv.regression import Policy, add_pairs, needs_more_pairs
+from mini_kv.regression.decisions import sum_up
 
 POLICY = Policy()
 
@@ -127,3 +129,33 @@ def test_the_first_set_alone_is_no_fail_and_takes_a_second() -> None:
     got = add_pairs(passed("large"), {"large": sure(1.2, POLICY.pairs)}, POLICY)
     assert got.decision is Decision.SLOWER
     assert needs_more_pairs(got, POLICY) == ("large",)
+
+
+def test_a_case_whose_pairs_were_lost_was_judged_by_those_that_were_left() -> None:
+    values = {"large": [0.0] * 5, "small": [0.0] * 5}
+    got = add_pairs(passed("large", "small"), values, POLICY, lost={"large": "the process died"})
+    large, small = got.cases
+    assert (large.decision, large.code, large.paired) == (Decision.PASS_WITH_WARNING, "PAIRS_UNUSABLE", None)
+    assert large.message == "The paired test could not be made (the process died). equal"
+    assert (small.decision, small.paired is not None) == (Decision.PASS, True)
+
+
+def test_a_baseline_that_times_no_case_compares_nothing() -> None:
+    got = sum_up((), "b.json", None)
+    assert (got.decision, got.code, got.cases, got.baseline) == (
+        Decision.INCONCLUSIVE,
+        "NO_CASES",
+        (),
+        "b.json",
+    )
+
+
+@pytest.mark.parametrize(("count", "more"), [(3, ""), (4, "; and 1 more"), (6, "; and 3 more")])
+def test_three_deciding_cases_are_shown_and_the_others_counted(count: int, more: str) -> None:
+    cases = passed(*(f"c{number}" for number in range(count))).cases
+    slower = msgspec.structs.replace(cases[0], case_id="slow", decision=Decision.SLOWER, code="PAIRED_SLOWER")
+    got = sum_up(cases, None, None)
+    assert got.message == f"{count} of {count} case(s) PASS. c0: equal; c1: equal; c2: equal{more}."
+    gravest = sum_up((*cases, slower), None, None)
+    assert (gravest.decision, gravest.code) == (Decision.SLOWER, "PAIRED_SLOWER")
+    assert gravest.message == f"1 of {count + 1} case(s) SLOWER. slow: equal."

@@ -228,3 +228,9 @@ def test_a_references_gradient_beyond_a_quarter_of_the_limit_judged_candidates(
     assert reference_within_tolerance([want]) is judges
     assert compare([(exact + 0.99 * limit).float()], [want]).mismatch_count == 0
     assert compare([(exact + 1.01 * limit).float()], [want]).mismatch_count == 1
+
+
+def test_a_zero_that_is_missed_has_no_relative_error() -> None:
+    found = judged([0.5, 2.0], [0.0, 2.0])
+    assert (found.max_abs_error, found.max_rel_error, found.mismatch_count) == (0.5, 0.0, 1)
+    assert judged([0.0, 2.5], [0.0, 2.0]).max_rel_error == 0.25
