@@ -28,6 +28,7 @@ from mutants import plan, runner
 from mutants.operators import Mutant, mutants_of
 
 ROOT = Path(__file__).resolve().parent.parent
+DIED = "the end of its process"
 
 
 @dataclass(kw_only=True)
@@ -186,6 +187,8 @@ def tallied(
     faults: list[str] = []
     for mutant, test in tried(mutants, covered, jobs):
         tally = tallies[mutant.module]
+        if test == DIED:
+            print(f"noticed, for it ended its process: {mutant.name}", flush=True)
         if test is not None:
             tally.noticed += 1
             if mutant.name in equivalent:
@@ -239,7 +242,7 @@ def tried(
     ]
     for place, told in runner.together(work, jobs):
         # A child that answers nothing died of the mutant, or of its time: nobody would overlook that.
-        yield tested[place], told["test"] if told is not None else "its process died"
+        yield tested[place], told["test"] if told is not None else DIED
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "mini_kv.correctness.contract_plan": ("tests/correctness",),
     "mini_kv.correctness.grading": ("tests/correctness/test_grading.py",),
     "mini_kv.correctness.illegal_cases": _CASES,
-    "mini_kv.correctness.kept_outputs": ("tests/correctness/test_kept_outputs.py",),
+    "mini_kv.correctness.kept_outputs": (*_CASES, "tests/correctness/test_kept_outputs.py"),
     "mini_kv.correctness.legal_cases": _CASES,
     "mini_kv.correctness.rounds": _CASES,
     "mini_kv.leaderboard": ("tests/test_leaderboard.py",),

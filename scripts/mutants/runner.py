@@ -28,7 +28,8 @@ from typing import Any
 from mutants.operators import Mutant, mutated_tree
 
 ALL_LINES = 0
-_WALL_FACTOR = 20
+# How many times its processor time a child may take by the clock on the wall: it shares the machine.
+_WALL_FACTOR = 5
 
 
 @dataclass(kw_only=True)

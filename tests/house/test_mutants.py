@@ -306,7 +306,7 @@ def test_a_mutant_that_ends_its_process_is_noticed(
     small.write("tests/test_gate.py", TESTS + "\nfrom small.gate import end\n\ndef test_end():\n    end(0)\n")
     assert small.run("--module", "gate") == 1
     out = capsys.readouterr().out
-    assert "if True: if x:" not in out
+    assert "noticed, for it ended its process: small.gate:end: if True: if x:" in out
     assert "survived: small.gate:end: if False: if x:" in out
 
 
