@@ -208,6 +208,7 @@ def small(harness: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proj
     monkeypatch.setattr(harness.plan, "DECIDING", {"small.gate": ("tests/test_gate.py",)})
     monkeypatch.setattr(harness.plan, "LEAST_MUTANTS", 3)
     monkeypatch.setattr(harness.runner, "preload", lambda: None)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # each child would import them all
     monkeypatch.chdir(tmp_path)
     return project
 
