@@ -28,13 +28,14 @@ SHARED = (
     "benchmark.samples:held",
     "worker.timed_cases:_Prepared.rotate",
     "worker.timed_cases:TimedCases.__init__",
+    "worker.timed_cases:TimedCases._batch",
 )
 ROOTS = {
     "cuda": (*SHARED, "worker.cuda_timer:CudaTimer"),
     "cpu": (*SHARED, "worker.cpu_timer:CpuTimer"),
 }
 # Here unfolding ends: a conversation between processes, what only carries data, a check of a result's class.
-OPAQUE = frozenset({"take_batch", "catch_output", "timer_for", "plain"})
+OPAQUE = frozenset({"take_batch", "catch_output", "timer_for", "plain", "_keep"})
 
 Source = Callable[[str], str]
 Tree = Any  # nested lists of text and numbers, as JSON has them
@@ -141,7 +142,9 @@ class Unfolding:
             inner.local.setdefault(name, len(inner.local))
         defaults = [one for one in (*node.args.defaults, *node.args.kw_defaults) if one is not None]
         body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
-        return ["function", len(arguments), self._all(defaults, inner), self._all(body, inner)]
+        # A decorator may keep gradients off, or another clock on, around all of it.
+        around = self._all(node.decorator_list, scope)
+        return ["function", len(arguments), around, self._all(defaults, inner), self._all(body, inner)]
 
     def _all(self, nodes: Any, scope: Scope) -> Tree:
         return [self._tree(node, scope) for node in nodes]
@@ -190,6 +193,9 @@ class Unfolding:
             method = method_of(scope.owner, attr, missing_ok=True)
             if method is None:
                 return ["field", self._fields.setdefault(f"{scope.owner.name}.{attr}", len(self._fields))]
+            if attr in OPAQUE:
+                self.opaque.add(attr)
+                return ["opaque"]
             key = (scope.module, f"{scope.owner.name}.{attr}")
             if key in self._seen:
                 return ["again", self._seen[key]]

@@ -48,10 +48,10 @@ def text_of(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def is_part(text: str) -> bool:
-    """Say whether a piece of an f-string begins or ends a code."""
-    whole = text.startswith("_") or text.endswith("_")
-    return whole and any(code.startswith(text) or code.endswith(text) for code in Code if text != "_")
+def is_part(text: str, *, of: int = 1) -> bool:
+    """Say whether a piece of an f-string begins or ends that many codes."""
+    whole = text != "_" and (text.startswith("_") or text.endswith("_"))
+    return whole and sum(code.startswith(text) or code.endswith(text) for code in Code) >= of
 
 
 def strays(tree: ast.Module, name: str) -> Iterator[tuple[int, str]]:
@@ -67,10 +67,13 @@ def strays(tree: ast.Module, name: str) -> Iterator[tuple[int, str]]:
     }
     for node in ast.walk(tree):
         text = text_of(node)
-        if text in Code.__members__ and id(node) not in values_of_enums and (name, text) not in WORDS:
+        code = text in Code.__members__ and id(node) not in values_of_enums and (name, text) not in WORDS
+        # What begins one code alone may be the prefix of a variable.
+        if code or is_part(text.replace("%s", ""), of=2):
             yield node.lineno, text  # type: ignore[attr-defined]
-        elif isinstance(node, ast.JoinedStr):
-            yield from ((node.lineno, text_of(part)) for part in node.values if is_part(text_of(part)))
+        elif isinstance(node, ast.Compare) and getattr(node.left, "attr", "") == "code":
+            told = [part for place in node.comparators for part in ast.walk(place)]
+            yield from ((node.lineno, text_of(part)) for part in told if UPPER.fullmatch(text_of(part)))
         elif isinstance(node, ast.Call):
             places = [word.value for word in node.keywords if word.arg == "code"]
             places += node.args[:1] if called(node) in RAISED else []
@@ -125,6 +128,12 @@ def test_no_code_is_written_as_a_string(sources: dict[str, ast.Module]) -> None:
         'class Facts: code = "TIMEOUT"',
         'code = f"LOAD_{lost.code}"',
         'code = f"{side}_P50_UNSTABLE"',
+        'code = "LOAD_" + lost.code',
+        'code = "OPCHECK_%s" % name',
+        'if finding.code.startswith("LOAD_"): pass',
+        'if finding.code.endswith("_UNSTABLE"): pass',
+        'if finding.code == "NOT_REGISTERED": pass',
+        'if finding.code in ("NOT_REGISTERED", other): pass',
     ],
 )
 def test_a_planted_string_is_found(planted: str) -> None:
@@ -138,6 +147,9 @@ def test_a_planted_string_is_found(planted: str) -> None:
         'os.environ.get("PATH")',
         'Finding(code=Code.WRONG_VALUES, message="TIMEOUT of the worker")',
         'f"RLIMIT_{name}"',
+        '"MINI_KV_" + name',
+        'name.startswith("CUDA_")',
+        "finding.code == code",
     ],
 )
 def test_other_words_are_let_be(allowed: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ TABLE = Path("core/records/archived_files.py")
 # Of the scripts, those that say what an archive holds.
 SCRIPTS = ("validate_schemas.py", "generate_reference.py", "reference/*.py")
 EVERY = (*files.ATTEMPT_FILES, *files.PROFILE_FILES, *files.COMPARISON_FILES, *files.SIDE_FILES)
+ENDINGS = (".json", ".log", ".csv", ".ncu-rep")
+FOLDERS = (f"{files.SOURCES_FOLDER}/", f"{files.LOGS_FOLDER}/")
 # The folders of archives that are kept as evidence, by the file that seals each.
 ARCHIVES: dict[str, Sequence[RawFile]] = {
     "attempt.json": files.ATTEMPT_FILES,
@@ -40,15 +43,37 @@ def docstrings(tree: ast.AST) -> set[int]:
     }
 
 
+def is_name(text: str, names: set[str]) -> bool:
+    """Whether a text is a file's name, ends a path with one, or is a pattern for one in particular."""
+    last = text.rpartition("/")[2]
+    pattern = "*" in last and last.strip("*").endswith(ENDINGS) and not last.startswith("*.")
+    return last in names or (pattern and bool(fnmatch.filter(names, last)))
+
+
+def parts_of_names(node: ast.AST) -> Iterator[str]:
+    """Yield what a name is put together from: an ending behind a stem, a folder before a name."""
+    match node:
+        case ast.JoinedStr(values=[ast.Constant(value=str(first)), *_]) if first.startswith(FOLDERS):
+            yield first
+        case ast.JoinedStr(values=[ast.FormattedValue(), ast.Constant(value=str(last))]) if last in ENDINGS:
+            yield last
+        case ast.BinOp(op=ast.Add(), right=ast.Constant(value=str(last))) if last in ENDINGS:
+            yield last
+        case ast.Call(func=ast.Attribute(attr="add_json" | "add_bytes"), args=[ast.Constant(value=name), *_]):
+            yield str(name)
+        case _:
+            pass
+
+
 def names_in(path: Path, names: set[str]) -> Iterator[int]:
-    """Yield the line of each text that is, or ends a path with, the name of an archive's file."""
+    """Yield the line of each text that is the name of an archive's file, or a part of one."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = docstrings(tree)
     for node in ast.walk(tree):
         match node:
-            case ast.Constant(value=str(text)) if (
-                id(node) not in skipped and text.rpartition("/")[2] in names
-            ):
+            case ast.Constant(value=str(text)) if id(node) not in skipped and is_name(text, names):
+                yield node.lineno
+            case ast.expr() if any(parts_of_names(node)):
                 yield node.lineno
 
 
@@ -82,11 +107,33 @@ def test_the_files_of_an_archive_are_named_in_the_table_alone(project_root: Path
         'FILES = ("task_card.json", "more_pairs.json")',
         'path = f"{side}/benchmark.json"',
         'LOG = folder / "compile_stdout.log"',
+        'name = f"{stage}.json"',
+        'names = [stage + ".json" for stage in ("benchmark", "correctness")]',
+        'found = folder.glob("*_benchmark.json")',
+        'name = f"sources/{path}"',
+        'writer.add_json("extra_times.json", record)',
     ],
 )
 def test_a_planted_name_is_found(tmp_path: Path, source: str) -> None:
     (tmp_path / "planted.py").write_text(source)
     assert names_elsewhere(tmp_path)[:1] == ["planted.py:1"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'found = folder.glob("*.json")',
+        'if path.suffix == ".json":\n    pass',
+        'NAME = "settings.json"',
+        'HELP = "writes benchmark.json of the attempt"',
+        'unpacked = scratch / "sources"',
+        'more = f"see {name} for more"',
+        "writer.add_json(BENCHMARK_FILE.name, record)",
+    ],
+)
+def test_another_name_or_ending_is_none(tmp_path: Path, source: str) -> None:
+    (tmp_path / "module.py").write_text(source)
+    assert names_elsewhere(tmp_path) == []
 
 
 def test_a_name_in_a_docstring_is_no_list(tmp_path: Path) -> None:

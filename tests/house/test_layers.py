@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -16,7 +17,22 @@ from mini_kv.cli.main import COMMANDS
 from processor_time import least_ms, spent_ms
 
 # No torch, no processes, no clock in these: what they say follows from what they are given.
-PURE = ("core", "regression", "leaderboard", "profiling.analysis")
+PURE = (
+    "core",
+    "benchmark.ceilings",
+    "calibration.bars",
+    "comparison.verdicts",
+    "correctness.grading",
+    "correctness.rounds",
+    "leaderboard",
+    "profiling.analysis",
+    "regression",
+)
+# All that they import from outside the package; what else there is may read files, clocks or the machine.
+PURE_IMPORTS = {
+    *("__future__", "collections", "csv", "dataclasses", "enum", "functools", "hashlib", "html", "itertools"),
+    *("math", "msgspec", "re", "statistics", "string", "struct", "types", "typing"),
+}
 HELP_LIMIT_MS = 150
 
 
@@ -82,7 +98,44 @@ def test_every_pure_module_is_named_by_a_contract(project_root: Path, name: str)
         if contract["type"] == "forbidden" and f"mini_kv.{name}" in contract["source_modules"]
         for target in contract["forbidden_modules"]
     }
-    assert {"subprocess", "time"} <= forbidden
+    assert {"datetime", "io", "os", "pathlib", "random", "subprocess", "time"} <= forbidden
+
+
+def impurities(path: Path) -> list[str]:
+    """Return what a module imports, at whatever place, that is not known as pure; and that it opens files."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.Import(names=names):
+                found += [one.name for one in names]
+            case ast.ImportFrom(module=str(module)):
+                found.append(module)
+            case ast.Call(func=ast.Name(id="open" | "__import__" | "input" as name)):
+                found.append(f"{name}()")
+            case _:
+                pass
+    return [name for name in found if name.partition(".")[0] not in PURE_IMPORTS | {"mini_kv"}]
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_a_pure_module_imports_what_is_known_as_pure(project_root: Path, name: str) -> None:
+    place = project_root / "src/mini_kv" / name.replace(".", "/")
+    paths = sorted(place.rglob("*.py")) or [place.with_suffix(".py")]
+    assert {path.name: found for path in paths if (found := impurities(path))} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import math\nfrom collections.abc import Mapping\nfrom mini_kv.core import cost", []),
+        ("import logging, shutil", ["logging", "shutil"]),
+        ("def late():\n    from importlib.resources import files", ["importlib.resources"]),
+        ("text = open(name).read()", ["open()"]),
+    ],
+)
+def test_an_impure_import_is_seen(tmp_path: Path, source: str, found: list[str]) -> None:
+    (tmp_path / "module.py").write_text(source)
+    assert impurities(tmp_path / "module.py") == found
 
 
 @pytest.mark.parametrize("name", COMMANDS)

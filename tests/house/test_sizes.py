@@ -15,6 +15,7 @@ MOST_POSITIONAL = 5
 MOST_LINES = 400
 # One entry a code, and nothing to read in one go.
 TABLES = {"core/codes.py"}
+SIX = "; ".join(f"{name}: int" for name in "abcdef")
 # A Triton kernel's parameters are how it is launched; a card's input factory calls make_tensor by the
 # signature that the tutorial shows.
 LAUNCHED_OR_DOCUMENTED = {"references/triton_rows.py: _row", "references/inputs.py: make_tensor"}
@@ -31,13 +32,23 @@ def positional(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> int
     return len(names) - (names[:1] in (["self"], ["cls"]))
 
 
+def fields_by_place(node: ast.ClassDef) -> int:
+    """Return how many fields of a record a caller may give without their names."""
+    how = [*node.decorator_list, *node.bases, *node.keywords]
+    said = [ast.unparse(one) for one in how]
+    record = any(one.rpartition(".")[2].startswith(("dataclass", "NamedTuple", "Record")) for one in said)
+    if not record or any("kw_only=True" in one for one in said):
+        return 0
+    return sum(isinstance(one, ast.AnnAssign) for one in node.body)
+
+
 def crowded(package: Path, most: int = MOST_POSITIONAL) -> set[str]:
     return {
         f"{name}: {getattr(node, 'name', 'lambda')}"
         for name, text in modules(package)
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        if positional(node) > most
+        if (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and positional(node) > most)
+        or (isinstance(node, ast.ClassDef) and fields_by_place(node) > most)
     }
 
 
@@ -79,6 +90,12 @@ def test_a_class_name_stands_once() -> None:
         ("class C:\n    def f(self, a, b, c, d, e, f): ...", {"m.py: f"}),
         ("def f():\n    def g(a, b, c, d, e, f): ...", {"m.py: g"}),
         ("f = lambda a, b, c, d, e, f: 0", {"m.py: lambda"}),
+        (f"@dataclass(frozen=True)\nclass C:\n    {SIX}", {"m.py: C"}),
+        (f"class C(NamedTuple):\n    {SIX}", {"m.py: C"}),
+        (f"class C(Record, frozen=True):\n    {SIX}", {"m.py: C"}),
+        (f"@dataclass(frozen=True, kw_only=True)\nclass C:\n    {SIX}", set()),
+        (f"class C(Record, frozen=True, kw_only=True):\n    {SIX}", set()),
+        (f"class C(Protocol):\n    {SIX}", set()),
     ],
 )
 def test_a_function_of_six_parameters_is_seen(tmp_path: Path, source: str, found: set[str]) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 TABLE = Path("core/time_limits.py")
-NAMES = frozenset({"timeout", "timeout_s"})
+NAMES = frozenset({"timeout", "timeout_s", "timeout_ms", "deadline", "deadline_s"})
 # Methods of the standard library whose first argument is a time limit.
-WAITS = frozenset({"communicate", "join", "result", "settimeout", "wait"})
+WAITS = frozenset({"alarm", "communicate", "join", "poll", "result", "settimeout", "wait"})
+# Names under which a limit is kept; of a deadline only its unit tells it from a moment.
+LIMIT = re.compile(r"timeout|deadline_m?s|max_wait")
 # A function of the package that takes a time limit by position: where in the call it stands.
 Positions = dict[str, int]
 
@@ -24,6 +27,34 @@ def numbers(node: ast.AST) -> list[float]:
         and isinstance(part.value, int | float)
         and not isinstance(part.value, bool)
     ]
+
+
+def only_numbers(value: ast.AST) -> bool:
+    """Whether an expression is a number, or is reckoned from written numbers alone; zero waits for nothing."""
+    parts = ast.Constant, ast.BinOp, ast.operator
+    return any(numbers(value)) and all(isinstance(part, parts) for part in ast.walk(value))
+
+
+def stored(node: ast.AST) -> list[tuple[str, ast.expr]]:
+    """Return what a statement or a dict puts under a name, an attribute or a key of text."""
+    pairs: list[tuple[ast.expr | None, ast.expr]]
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+            pairs = list(zip(names, values, strict=False))
+        case (
+            ast.Assign(targets=[target], value=value)
+            | ast.AnnAssign(target=target, value=ast.expr() as value)
+        ):
+            pairs = [(target, value)]
+        case ast.Dict(keys=keys, values=values):
+            pairs = [pair for pair in zip(keys, values, strict=True) if isinstance(pair[0], ast.Constant)]
+        case _:
+            pairs = []
+    return [(ast.unparse(one).rpartition(".")[2].lower(), value) for one, value in pairs if one is not None]
+
+
+def reads_a_clock(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "monotonic"
 
 
 def writes_a_limit(value: ast.AST) -> bool:
@@ -56,12 +87,7 @@ def written_in_call(call: ast.Call, known: Positions) -> Iterator[ast.AST]:
             place = known.get(name)
             if place is not None and len(call.args) > place and writes_a_limit(call.args[place]):
                 yield call
-            if (
-                name in WAITS
-                and call.args
-                and isinstance(call.args[0], ast.Constant)
-                and numbers(call.args[0])
-            ):
+            if name in WAITS and call.args and only_numbers(call.args[0]):
                 yield call
             if name == "add_argument" and "timeout" in "".join(ast.unparse(one) for one in call.args):
                 yield from (one for one in call.keywords if one.arg == "default" and numbers(one.value))
@@ -74,7 +100,7 @@ def written(tree: ast.AST, known: Positions) -> Iterator[ast.AST]:
         match node:
             case ast.Call():
                 yield from written_in_call(node, known)
-            case ast.FunctionDef(args=arguments):
+            case ast.FunctionDef(args=arguments) | ast.AsyncFunctionDef(args=arguments):
                 plain = [*arguments.posonlyargs, *arguments.args]
                 defaults = zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)
                 for argument, default in [
@@ -83,14 +109,14 @@ def written(tree: ast.AST, known: Positions) -> Iterator[ast.AST]:
                 ]:
                     if argument.arg in NAMES and default is not None and writes_a_limit(default):
                         yield node
-            case (
-                ast.Assign(targets=[ast.Name(id=name)], value=value)
-                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
-            ):
-                if "timeout" in name.lower() and writes_a_limit(value):
+            case ast.BinOp(left=now, op=ast.Add(), right=value) if reads_a_clock(now) and numbers(value):
+                yield node
+            case ast.Compare(left=ast.BinOp(left=now), comparators=[ast.Constant() as value]):
+                if reads_a_clock(now) and any(numbers(value)):
                     yield node
             case _:
-                pass
+                if any(LIMIT.search(name) and any(numbers(value)) for name, value in stored(node)):
+                    yield node
 
 
 def limits_outside_the_table(package: Path) -> list[str]:
@@ -165,6 +191,18 @@ def test_every_limit_has_its_unit_and_is_used(project_root: Path) -> None:
         "def hold(lock, timeout_s):\n    pass\nhold(lock, 3.0)",
         "class Seat:\n    def hold(self, timeout_s):\n        pass\nseat.hold(3.0)",
         "parser.add_argument('--timeout', type=float, default=60.0)",
+        "process.wait(2 * 60)",
+        "poll.poll(5000)",
+        "signal.alarm(60)",
+        "async def probe(argv, timeout_s=10.0):\n    pass",
+        "def f(self):\n    self._timeout_s = 5.0",
+        "A_TIMEOUT_S, B_TIMEOUT_S = 3.0, 4.0",
+        "options = {'timeout': 5}",
+        "_DEADLINE_S = 30.0",
+        "MAX_WAIT_S = 5",
+        "deadline = time.monotonic() + 30.0",
+        "while time.monotonic() - started < 10:\n    pass",
+        "seat.ask(request, timeout_ms=500)",
     ],
 )
 def test_a_planted_limit_is_found(tmp_path: Path, source: str) -> None:
@@ -179,6 +217,15 @@ def test_a_planted_limit_is_found(tmp_path: Path, source: str) -> None:
         "run(argv, timeout_s=max(0.0, deadline - now()))",
         "', '.join(names)",
         "code = 'TIMEOUT'",
+        "', '.join(names[:3])",
+        "poll.poll(timeout_s * 1000.0)",
+        "poll.poll(0)",
+        "timeouts = 0",
+        "deadline = time.monotonic() + timeout_s",
+        "left_s = deadline - time.monotonic()",
+        "if time.monotonic() - started > RETRY_BUDGET_S:\n    pass",
+        "self._timeout_s = timeout_s",
+        "options = {'timeout': CALL_TIMEOUT_S, 'retries': 3}",
     ],
 )
 def test_a_named_limit_or_a_computed_one_is_none(tmp_path: Path, source: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -50,6 +51,22 @@ def test_what_shapes_samples_says_so_where_it_stands() -> None:
         assert "TIMER_PLAN" in package_source(module), f"{module} does not name TIMER_PLAN"
 
 
+def acting(module: str) -> list[str]:
+    """Return what a module does when it is imported, besides naming things: no unfolding comes by there."""
+    naming = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.AnnAssign
+    return [
+        ast.unparse(node)
+        for node in ast.parse(package_source(module)).body[1:]
+        if not isinstance(node, naming)
+        if not (isinstance(node, ast.Assign) and not isinstance(node.targets[0], ast.Attribute))
+    ]
+
+
+@pytest.mark.parametrize("module", [CPU, CUDA, BATCHES, ROTATION, "worker.timed_cases", "worker.device"])
+def test_a_module_that_shapes_samples_sets_nothing_when_imported(module: str) -> None:
+    assert acting(module) == []
+
+
 def test_unfolding_ends_where_it_says() -> None:
     assert met_opaque() == OPAQUE
 
@@ -70,6 +87,15 @@ def test_unfolding_ends_where_it_says() -> None:
         (SAMPLES, r"^ROTATING_SETS = 3", "ROTATING_SETS = 4", {"cuda", "cpu"}),
         (SAMPLES, r"^REWARM_CALLS = 2", "REWARM_CALLS = 5", {"cuda", "cpu"}),
         (SAMPLES, r"if repeat % 2 == 0 else \(CANDIDATE, REFERENCE\)", "if True else ()", {"cuda", "cpu"}),
+        (
+            "worker.timed_cases",
+            r"with torch.no_grad\(\):\n +batch =",
+            "if True:\n            batch =",
+            {"cuda", "cpu"},
+        ),
+        ("worker.timed_cases", r"warmup=request.warmup", "warmup=request.warmup // 2", {"cuda", "cpu"}),
+        (BATCHES, r"^def warm\(", "@torch.inference_mode()\ndef warm(", {"cuda", "cpu"}),
+        (CUDA, r"^( +)def batch\(", r"\1@torch.inference_mode()\n\1def batch(", {"cuda"}),
         ("worker.timed_cases", r"FLUSHED_L2 \* self", "1 * self", {"cuda", "cpu"}),
         ("worker.output_samples", r"^PLACES = 64", "PLACES = 32", {"cpu"}),
     ],
@@ -95,6 +121,7 @@ def test_another_value_call_or_order_is_seen(
         (CUDA, r"2_000_000", "2 * 10**6"),
         (BATCHES, r"-> range:", "-> Sequence[int]:"),
         ("worker.output_samples", r"could not be read when", "cannot be read when"),
+        ("worker.timed_cases", r"case\.kept_at = kept_at\n", "case.kept_at = float(kept_at)\n"),
     ],
 )
 def test_another_name_comment_or_way_to_write_a_value_is_none(
