@@ -5,8 +5,9 @@
     scripts/run_mutants.py --module regression  modules whose name holds that word
     scripts/run_mutants.py --list               names only, nothing is run
 
-Fails where fewer than 95 % are noticed, where one that is not is missing from scripts/mutants/equivalent.yaml
-or one that stands there is noticed or gone, and where the unit tests themselves fail or take too long.
+Fails where fewer than 95 % of those tried are noticed, where a survivor is missing from
+scripts/mutants/equivalent.yaml or one that stands there is noticed or gone, and where the unit tests
+themselves fail or take too long.
 """
 
 from __future__ import annotations
