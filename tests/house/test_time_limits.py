@@ -30,7 +30,7 @@ def numbers(node: ast.AST) -> list[float]:
 
 
 def only_numbers(value: ast.AST) -> bool:
-    """Whether an expression is a number, or is reckoned from written numbers alone; zero waits for nothing."""
+    """Whether an expression is a number, or is reckoned from written numbers alone; zero never waits."""
     parts = ast.Constant, ast.BinOp, ast.operator
     return any(numbers(value)) and all(isinstance(part, parts) for part in ast.walk(value))
 
