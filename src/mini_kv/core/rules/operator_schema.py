@@ -10,23 +10,23 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# What an argument may be made of; the second word is the Python type that a caller gives.
-SCALAR_TYPES = {
-    "int": "int",
-    "SymInt": "int",
-    "float": "float",
-    "SymFloat": "float",
-    "bool": "bool",
-    "SymBool": "bool",
-    "complex": "complex",
-    "Scalar": "int, float, bool or complex",
-    "str": "str",
-    "ScalarType": "torch.dtype",
-    "Layout": "torch.layout",
-    "MemoryFormat": "torch.memory_format",
-    "Device": "torch.device",
-    "Generator": "torch.Generator",
-}
+# What an argument may be made of, tensors aside.
+SCALAR_TYPES = (
+    "int",
+    "SymInt",
+    "float",
+    "SymFloat",
+    "bool",
+    "SymBool",
+    "complex",
+    "Scalar",
+    "str",
+    "ScalarType",
+    "Layout",
+    "MemoryFormat",
+    "Device",
+    "Generator",
+)
 TENSOR = "Tensor"
 
 _HEAD = re.compile(
@@ -57,11 +57,6 @@ class SchemaType:
     element_optional: bool = False
     aliases: tuple[str, ...] = ()
     written: bool = False
-
-    @property
-    def is_tensor(self) -> bool:
-        """Whether it is a tensor, or a list of tensors."""
-        return self.base == TENSOR
 
 
 @dataclass(frozen=True, kw_only=True)
